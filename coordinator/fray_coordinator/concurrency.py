@@ -1,4 +1,4 @@
-"""Runs one operation on many objects, a bounded number at a time."""
+"""Runs one operation on many objects: a bounded number at a time, or plain functions one after the other."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
@@ -53,9 +53,31 @@ async def map_noting_problems(
         try:
             return [await act(item)]
         except Exception as error:
-            if is_outage(error):
-                raise
-            problems[name(item)] = describe_error(error)
+            _note(error, problems, name(item))
             return []
 
     return [result for results in await map_concurrently(items, guarded, at_once) for result in results]
+
+
+def decide_each(
+    items: Iterable[T], decide: Callable[[T], V], problems: dict[str, str], name: Callable[[T], str] = str
+) -> list[V]:
+    """The results of a plain function for every item, in order. An item for which it raises is noted and left out.
+
+    Every decision about all owners, all agents or all machines goes through this, so that one that nobody foresaw ends
+    neither the step nor the process.
+    """
+    results: list[V] = []
+    for item in items:
+        try:
+            results.append(decide(item))
+        except Exception as error:
+            _note(error, problems, name(item))
+    return results
+
+
+def _note(error: Exception, problems: dict[str, str], name: str) -> None:
+    """Note the error of one item. Raises it again if it concerns all: the store is unreachable."""
+    if is_outage(error):
+        raise error
+    problems[name] = describe_error(error)

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-import msgspec
-
 from fray.errors import NoOutputs
 from fray_coordinator.clock import system_random
 from fray_coordinator.core import Core
 from fray_coordinator.protocol.transitions import Status
+from fray_layouts import codec
+from fray_layouts.errors import Malformed
 from fray_layouts.path_patterns import PathMatch
 from fray_layouts.records import JobRecord, LeftOut, OutputFile, OutputManifest
 from fray_layouts.wording import first_names
@@ -94,15 +94,9 @@ async def _manifest(core: Core, job: JobRecord) -> OutputManifest:
     if stored is None:
         raise NoOutputs(f"the outputs of job {job.id} are gone: there is no object {kept.key}")
     try:
-        manifest = msgspec.json.decode(stored.data, type=OutputManifest)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise NoOutputs(f"{kept.key} lists no outputs: {error}") from None
-    for file in manifest.files:
-        if "\0" in file.path or any(name in ("", ".", "..") for name in file.path.split("/")):
-            raise NoOutputs(f"{kept.key} lists {file.path!r}, which leads out of the folder; nothing is fetched")
-    if manifest.part_bytes < 1:
-        raise NoOutputs(f"{kept.key} says that parts have {manifest.part_bytes} bytes")
-    return manifest
+        return codec.decode(stored.data, OutputManifest).record
+    except Malformed as error:
+        raise NoOutputs(f"{kept.key} lists no outputs that can be fetched: {error}") from None
 
 
 def _wanted(manifest: OutputManifest, path: str, job_id: str) -> list[_Slice]:

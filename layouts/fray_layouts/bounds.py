@@ -35,6 +35,11 @@ MAX_WORKSPACE_PATH_BYTES = 1024
 """Bytes of the path of a workspace's entry. A host puts a directory before it, and Linux allows 4,096 in total."""
 MAX_WORKSPACE_BYTES = 10 * 10**9
 """Bytes of all files of a workspace, unpacked: every attempt gets a copy of them."""
+MAX_BUNDLES = 10_000
+"""Bundles of one owner: as many as a gang may have replicas. Each step of the scheduler goes through all of them."""
+MAX_MACHINES = 10_000
+"""Machines of one pool, and hosts of one machine: more than any provider makes, and few enough to list one by one."""
+MAX_PORT = 65_535
 MAX_KEY_BYTES = 900
 """Bytes of a whole key: GCS and S3 allow 1,024, and the root's own prefix needs some of them."""
 

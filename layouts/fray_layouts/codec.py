@@ -10,9 +10,9 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from fray_layouts.errors import Malformed
+from fray_layouts.errors import InvalidInput, Malformed
 from fray_layouts.parsing import parse_json
-from fray_layouts.records import MAX_RECENT_OPS, Record
+from fray_layouts.records import MAX_RECENT_OPS, CheckedStruct, Record
 
 T = TypeVar("T", bound=msgspec.Struct)
 R = TypeVar("R", bound=Record)
@@ -29,13 +29,17 @@ class Decoded(Generic[T]):
 def decode(data: bytes, kind: type[T]) -> Decoded[T]:
     """Read a record, or any other JSON object that a struct describes.
 
-    Raises Malformed: the bytes are not a JSON object of this kind (unknown fields are fine).
+    Raises Malformed: the bytes are not a JSON object of this kind (unknown fields are fine), or its fields contradict
+        one another.
     """
     raw = parse_json(data)
     try:
-        return Decoded(msgspec.convert(raw, kind), raw)
-    except msgspec.ValidationError as error:
+        record = msgspec.convert(raw, kind)
+        if isinstance(record, CheckedStruct):
+            record.check()
+    except (msgspec.ValidationError, InvalidInput) as error:
         raise Malformed(str(error)) from None
+    return Decoded(record, raw)
 
 
 def encode(record: msgspec.Struct, raw: dict[str, Any] | None = None) -> bytes:

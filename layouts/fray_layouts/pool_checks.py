@@ -97,8 +97,7 @@ def _check_zones(spec: ProvisioningSpec) -> None:
 
 
 def _check_bounds(spec: ProvisioningSpec) -> None:
-    if spec.min > spec.max:
-        raise InvalidInput("min", spec.min, f"it is above max, which is {spec.max}; raise max, or lower min")
+    spec.check()
     if spec.hourly_cost is not None and spec.hourly_cost < 0:
         raise InvalidInput("hourly_cost", spec.hourly_cost, "give dollars an hour of one machine, at least 0")
     limit = spec.max_hourly_cost

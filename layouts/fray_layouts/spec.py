@@ -33,6 +33,7 @@ from fray_layouts.bounds import (
     Seconds,
     User,
 )
+from fray_layouts.errors import InvalidInput
 
 MAX_INLINE_BYTES = 64 * 1024
 """Bytes of a callable or a result that a job's record may hold. Larger ones are separate objects: records are read
@@ -224,6 +225,10 @@ class GangSpec(SpecPart, kw_only=True):
     packages: bool = False
     image: bool = False
 
+    def check(self, field: str) -> None:
+        """Raise InvalidInput, which names a part of `field`, if the bundles do not fill the slices."""
+        check_slices(f"{field}.slices", self.slices, self.count)
+
 
 class JobSpec(SpecPart, kw_only=True):
     """A job, as a person writes it.
@@ -284,6 +289,13 @@ class JobSpec(SpecPart, kw_only=True):
     ports: list[Name] = []
     outputs: list[str] = []
     log_limit: Annotated[int, Meta(ge=SMALLEST_LOG, le=LARGEST_LOG)] = 10**9
+
+
+def check_slices(field: str, slices: int, bundles: int) -> None:
+    """Raise InvalidInput unless the slices can have equally many of the bundles."""
+    if slices and bundles % slices:
+        remedy = f"replicas={bundles} is no multiple of it; give each slice as many replicas as it has hosts"
+        raise InvalidInput(field, slices, remedy)
 
 
 def port_variable(name: str) -> str:

@@ -16,7 +16,7 @@ from fray_layouts.bounds import (
 from fray_layouts.errors import InvalidInput
 from fray_layouts.key_encoding import ID_DIGEST_DIGITS
 from fray_layouts.path_patterns import check_patterns
-from fray_layouts.spec import EntrypointSpec, EnvironmentSpec, JobSpec, is_gang, port_variable
+from fray_layouts.spec import EntrypointSpec, EnvironmentSpec, JobSpec, check_slices, is_gang, port_variable
 from fray_layouts.struct_reading import REDACTED
 from fray_layouts.topology import get_tpu_topology
 from fray_layouts.wording import counted
@@ -124,9 +124,7 @@ def _check_gang(spec: JobSpec) -> None:
         raise InvalidInput(
             "slices", spec.slices, "only a TPU comes in slices; name a TPU as the device, or leave it out"
         )
-    if spec.slices and spec.replicas % spec.slices:
-        remedy = f"replicas={spec.replicas} is no multiple of it; give each slice as many replicas as it has hosts"
-        raise InvalidInput("slices", spec.slices, remedy)
+    check_slices("slices", spec.slices, spec.replicas)
 
 
 def _check_entrypoint(entrypoint: EntrypointSpec) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
+import msgspec
 from msgspec.structs import replace
 
 from fray_agents.agent.held import HeldPlacement
@@ -21,6 +22,7 @@ from fray_layouts.records import AgentRecord, Holding, JobRecord, Placement, Pla
 from fray_layouts.spec import EntrypointSpec, JobSpec, ResourceSpec
 from fray_layouts.states import ExitKind
 from tests.support.members import trusted_member
+from tests.support.unforeseen import raising_for
 from tests.support.virtual import Cluster
 
 HOST = Resources(cpu=4000, memory=2**40, disk=2**40)
@@ -278,3 +280,15 @@ async def test_members_of_a_large_gang_say_in_turn_that_they_have_let_go(cluster
     stage.member.beat_by = math.inf
     await stage.voting.let_go(held)
     assert 0.0 < stage.member.beat_by - stage.member.core.clock.boottime() <= 1.0
+
+
+async def test_an_error_in_one_owner_keeps_no_other_owner_from_being_followed(cluster: Cluster) -> None:
+    stage = Stage(await cluster.core())
+    await stage.assign([1])
+    await stage.core.records.put(
+        PoolKeys.plan("default"), PoolPlan(owners={"agent": [JobKeys.key("a-odd"), JobKeys.key("g")]}), ANY
+    )
+    await stage.core.store.put(JobKeys.key("a-odd"), msgspec.json.encode(replace(await stage.job(), id="a-odd")), ANY)
+    with raising_for("a-odd", Voting, "follow"):
+        assert await stage.poll() is not None
+    assert stage.listed() == ("reserved", 1, [1])

@@ -14,7 +14,7 @@ from fray_coordinator.protocol.reconciler_lease import MAX_PROBLEMS
 from fray_coordinator.protocol.retention import ENDED_AGENTS_KEPT
 from fray_coordinator.protocol.role_lease import LEASE_INTERVALS, UNREADABLE_HOLDER
 from fray_coordinator.protocol.scheduling import entry_of
-from fray_coordinator.reconcile import reaper, removal
+from fray_coordinator.reconcile import failure_detector, reaper, removal
 from fray_coordinator.reconcile.admission import Admission
 from fray_coordinator.reconcile.failure_detector import FailureDetector
 from fray_coordinator.reconcile.reconciler import Reconciler
@@ -28,6 +28,7 @@ from fray_layouts.index_keys import PendingKey, Shape
 from fray_layouts.object_keys import AgentKeys, CoordinatorKeys, JobKeys
 from fray_layouts.records import AgentRecord, ClusterSettings, ReconcilerRecord, Resources
 from tests.support.scripted_agents import agent_now, job_now, join, launch, pass_now, passes
+from tests.support.unforeseen import raising_for
 from tests.support.virtual import Cluster
 
 ERRORS = (RecursionError("maximum depth"), MemoryError(), ValueError("odd"), OverflowError("too large"), KeyError("k"))
@@ -44,6 +45,33 @@ def raising(error: Exception, odd: str) -> Any:
         return await real(self, key, kind, one_of_many)
 
     return mock.patch.object(Records, "read", read)
+
+
+@pytest.mark.parametrize("function", ["observe", "has_timed_out"])
+async def test_an_error_in_a_decision_on_one_agent_leaves_the_others_watched(cluster: Cluster, function: str) -> None:
+    user = await cluster.core()
+    odd, _silent = await join(cluster, "odd"), await join(cluster, "silent")
+    with raising_for(odd.id, failure_detector, function):
+        await passes(Reconciler(user, "p"), 60.0)
+    assert (await agent_now(user, "silent")).state == "dead"
+    assert "unforeseen" in (await pass_now(user)).problems[AgentKeys.key(odd.id)]
+
+
+async def test_an_error_in_the_count_of_one_agents_room_leaves_the_others_counted(cluster: Cluster) -> None:
+    user = await cluster.core()
+    odd, _other = await join(cluster, "odd"), await join(cluster, "other")
+    capacity = Resources(cpu=77)
+    await user.records.change(AgentKeys.key(odd.id), AgentRecord, lambda now: replace(now, capacity=capacity))
+
+    def free_slots(free: Resources) -> int:
+        if free == capacity:
+            raise KeyError("unforeseen")
+        return 5
+
+    with mock.patch.object(failure_detector, "free_slots", free_slots):
+        await Reconciler(user, "p").try_pass()
+    assert (await pass_now(user)).pools["default"].slots == 5
+    assert "unforeseen" in (await pass_now(user)).problems[AgentKeys.key(odd.id)]
 
 
 @EVERY_ERROR

@@ -17,7 +17,7 @@ from fray_coordinator.jobs.lookup import live_agents, read_agents
 from fray_coordinator.jobs.submission import submit
 from fray_coordinator.jobs.why_in_reservation import reservations_around, why_in_reservation
 from fray_coordinator.jobs.why_waiting import why_waiting
-from fray_coordinator.placements import launching, reservations
+from fray_coordinator.placements import launching, reservations, routing
 from fray_coordinator.placements.launching import GroupWish
 from fray_coordinator.placements.routing import ReservationRouter, outside_of_ended
 from fray_coordinator.reconcile.reconciler import Reconciler
@@ -28,6 +28,7 @@ from fray_layouts.records import Holding, JobRecord, Placement, PlacementMember,
 from fray_layouts.spec import GangSpec, JobSpec, ResourceSpec
 from fray_layouts.spec_parsing import parse_spec
 from tests.support.scripted_agents import ScriptedAgent, job_now, join, passes
+from tests.support.unforeseen import raising_for
 from tests.support.virtual import Cluster
 
 GIVEN_UP = 600.0 + 3600.0
@@ -323,6 +324,21 @@ async def test_a_job_of_a_group_that_has_ended_is_submitted_again_outside_of_it(
     assert again.spec.pool == f"~{around.id}", "that one goes on"
     await reservations.release(core, around.id, "released")
     assert (await outside_of_ended(core, again)).spec.pool == "default"
+
+
+async def test_an_error_in_one_reservation_keeps_no_job_from_being_submitted(core: Core) -> None:
+    odd, record = await reserve(core), await reserve(core)
+    with raising_for(odd.id, routing, "goes_into"):
+        (job,) = await routed(core, spec())
+    assert job.spec.pool == f"~{record.id}"
+
+
+async def test_reservations_in_one_anothers_pools_are_left_like_ended_ones(core: Core) -> None:
+    for one, other in (("a", "b"), ("b", "a")):
+        record = ReservationRecord(id=one, kind="reservation", pool=f"~{other}", state="ended")
+        await core.records.write(ReservationKeys.key(one), ReservationRecord, record, None)
+    job = JobRecord(id="j", spec=spec(pool="~a"), status="stopped")
+    assert (await outside_of_ended(core, job)).spec.pool == "default"
 
 
 async def test_a_client_that_may_not_read_reservations_submits_as_ever(cluster: Cluster) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest import mock
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
+from fray_agents.provisioning import cluster_view, scaler
 from fray_agents.provisioning.scaler import Scaler
 from fray_coordinator.core import Core
 from fray_coordinator.jobs.waiting_reasons import WaitingReasons
@@ -14,6 +17,9 @@ from fray_coordinator.jobs.why_in_reservation import reservations_around
 from fray_coordinator.jobs.why_machines import machines_for
 from fray_coordinator.jobs.why_waiting import why_waiting
 from fray_coordinator.placements import reservations
+from fray_coordinator.protocol.scaling import demand
+from fray_coordinator.store.interface import ANY
+from fray_layouts.index_keys import PlacementKey
 from fray_layouts.object_keys import AgentKeys, JobKeys, PoolKeys, ReservationKeys
 from fray_layouts.records import (
     AgentPoolRecord,
@@ -29,6 +35,7 @@ from fray_layouts.records import (
 from fray_layouts.spec import GangSpec, ResourceSpec
 from fray_layouts.spec_parsing import parse_spec
 from tests.support.memory_provider import MemoryProvider
+from tests.support.unforeseen import raising_for
 from tests.support.virtual import Cluster
 
 HOST = Resources(cpu=4000, memory=2**33, disk=2**33)
@@ -49,7 +56,7 @@ async def reserve(core: Core, *jobs: str, **fields: Any) -> ReservationRecord:
     gang = GangSpec(resources=ResourceSpec(cpu=4.0))
     parts = [ReservedPart(gang=gang, job=job) for job in jobs] or [ReservedPart(gang=replace(gang, count=2))]
     usual: dict[str, Any] = {"kind": "reservation", "pool": POOL, "namespace": "team", "low": 2, "parts": parts}
-    return await reservations.create(core, ReservationRecord(id="r-1", **(usual | fields)))
+    return await reservations.create(core, ReservationRecord(**({"id": "r-1"} | usual | fields)))
 
 
 async def hold(core: Core, record: ReservationRecord, *agents: str) -> None:
@@ -128,3 +135,53 @@ async def test_a_wait_for_a_job_in_a_reservation_becomes_one_for_machines(core: 
     await core.clock.sleep(core.settings.pass_interval)
     await reasons.update([job])
     assert "on the way" in reasons.text, "who waits sees at once that somebody looks after the pool"
+
+
+@pytest.mark.parametrize("fields", [{"same": "rack"}, {"low": 10**12}, {"parts": []}], ids=["same", "low", "parts"])
+async def test_a_reservation_that_contradicts_itself_keeps_no_pool_from_its_machines(
+    core: Core, fields: dict[str, Any]
+) -> None:
+    await reserve(core)
+    odd = msgspec.to_builtins(ReservationRecord(id="odd", kind="reservation", pool=POOL, state="held", low=1)) | fields
+    await core.store.put(ReservationKeys.key("odd"), msgspec.json.encode(odd), ANY)
+    await core.store.put(PlacementKey(POOL, 0, 1.0, "odd", "reservation").key(), b"{}", ANY)
+    assert await made(core) == ["us-a", "us-a"]
+
+
+DECISIONS: list[tuple[object, str]] = [
+    (cluster_view, "lacking_units"),
+    (demand._Packing, "serve_owner"),
+    (demand._Packing, "_take_placed"),
+]
+
+
+@pytest.mark.parametrize(("where", "function"), DECISIONS, ids=[name for _, name in DECISIONS])
+async def test_an_error_in_a_decision_on_one_owner_keeps_no_pool_from_its_machines(
+    core: Core, where: object, function: str
+) -> None:
+    wanted = await reserve(core, id="odd", low=1)
+    if function != "serve_owner":
+        await hold(core, wanted, "a")
+    await reserve(core, id="r-2")
+    with raising_for("odd", where, function):
+        provider = MemoryProvider()
+        found = await Scaler(core, "one", provider.open).run_once()
+    assert [machine.zone for machine in provider.machines.values()] == ["us-a", "us-a"]
+    assert "unforeseen" in found[POOL].problem or function == "lacking_units"
+
+
+async def test_an_error_in_the_settings_of_one_pool_is_told_and_the_others_are_scaled(core: Core) -> None:
+    odd = ProvisioningSpec(provider="command", capacity=HOST, max=3)
+    await core.records.write(PoolKeys.record("odd"), AgentPoolRecord, AgentPoolRecord(provisioning=odd), None)
+    await reserve(core)
+    real = scaler.accounts
+
+    def accounts(spec: ProvisioningSpec | None, *rest: Any) -> Any:
+        if spec == odd:
+            raise KeyError("unforeseen")
+        return real(spec, *rest)
+
+    with mock.patch.object(scaler, "accounts", accounts):
+        provider = MemoryProvider()
+        found = await Scaler(core, "one", provider.open).run_once()
+    assert (len(provider.machines), "unforeseen" in found["odd"].problem) == (2, True)

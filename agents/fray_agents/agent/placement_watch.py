@@ -17,7 +17,7 @@ from fray_agents.agent.membership import Membership
 from fray_agents.agent.pool_plan import PlanReader
 from fray_agents.agent.reservation_rooms import ReservationRooms, is_open
 from fray_agents.agent.voting import StoredOwner, Voting
-from fray_coordinator.concurrency import map_concurrently
+from fray_coordinator.concurrency import map_noting_problems
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord, StoreError
 from fray_coordinator.protocol.heartbeat import paced_interval
@@ -84,7 +84,11 @@ class PlacementWatch:
         if self._core.clock.boottime() >= self._plan.due_at:
             self._followed.update(await self._plan.read())
         now = self._core.clock.boottime()
-        await map_concurrently([key for key in sorted(self._followed) if self._due_at(key) <= now], self._poll_owner)
+        due = [key for key in sorted(self._followed) if self._due_at(key) <= now]
+        problems: dict[str, str] = {}
+        await map_noting_problems(due, self._poll_owner, problems)
+        for key, problem in problems.items():
+            self.member.problems.warnings.warn("%s cannot be followed: %s", key, problem)
 
     def _pause(self) -> float:
         """Seconds until something is due, with jitter, so that members do not poll in step."""

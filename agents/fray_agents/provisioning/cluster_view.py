@@ -74,8 +74,11 @@ class ClusterView:
                 self._agents_of.setdefault(stored.record.pool, []).append(stored)
         for owner in self._owners.owners().values():
             self._owners_of.setdefault(owner.pool, []).append(owner)
-        for held in self._owners.held():
+
+        async def add_lacking(held: Stored[ReservationRecord]) -> None:
             self._lacking_of.setdefault(held.record.pool, []).extend(await self._lacking(held.record))
+
+        await map_noting_problems(self._owners.held(), add_lacking, self.problems, lambda held: held.key)
 
     def agents(self, pool: str) -> dict[str, AgentRecord]:
         """The agents of a pool by id, including those that have ended."""

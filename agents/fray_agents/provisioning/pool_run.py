@@ -92,7 +92,7 @@ class PoolRun:
         return changed(
             planned.scaling,
             zones=dict(self._view.zones),
-            problem="; ".join(filter(None, [self._problem, *unread.values()])),
+            problem="; ".join(filter(None, [self._problem, planned.scaling.problem, *unread.values()])),
             accounts=still_managed(self.spec, self.found, None if unread else self._zones_left(listed)),
         )
 

@@ -13,7 +13,7 @@ from fray_agents.provisioning.cluster_view import ClusterView
 from fray_agents.provisioning.opening import open_provider
 from fray_agents.provisioning.pool_run import PoolRun
 from fray_agents.provisioning.provider import Provider, ProviderError
-from fray_coordinator.concurrency import map_concurrently
+from fray_coordinator.concurrency import decide_each, map_concurrently
 from fray_coordinator.core import Core
 from fray_coordinator.errors import StoreError, describe_error, is_outage
 from fray_coordinator.jobs.machines import read_pools
@@ -109,10 +109,13 @@ class Scaler:
         unread = {pool: text for key, text in problems.items() if (pool := PoolKeys.parse_record(key))}
         await self._cluster.refresh()
         known = self._cluster.known_machines()
-        places: dict[str, dict[Account, ProvisioningSpec]] = {}
-        for pool in (pools.keys() | last.pools.keys() | known.keys()) - unread.keys():
+
+        def places_of(pool: str) -> tuple[str, dict[Account, ProvisioningSpec]]:
             left = last.pools.get(pool, PoolScaling()).accounts
-            places[pool] = accounts(_settings_of(pools.get(pool)), left, known.get(pool, ()))
+            return pool, accounts(_settings_of(pools.get(pool)), left, known.get(pool, ()))
+
+        every_pool = sorted((pools.keys() | last.pools.keys() | known.keys()) - unread.keys())
+        places = dict(decide_each(every_pool, places_of, unread))
         await self._close_all_but({(pool, account) for pool, found in places.items() for account in found})
 
         async def one(pool: str) -> tuple[str, PoolScaling]:

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
+from fray_coordinator.concurrency import decide_each, map_noting_problems
 from fray_coordinator.core import Core
-from fray_coordinator.errors import BadRecord
 from fray_coordinator.placements import reservations
 from fray_coordinator.placements.owner_table import OwnerTable
 from fray_coordinator.protocol.placements.assignment import Assignment
@@ -41,11 +41,11 @@ class HeldReservations:
         """Read the reservations, and end those that must end."""
         self._read_at = self.core.clock.boottime()
         await self.owners.read(stored.key for stored in self.owners.reservations())
-        for stored in self.owners.reservations():
-            try:
-                await self.end_if_due(stored, agents)
-            except BadRecord as error:  # of one of its jobs, or of its parent
-                self.owners.problems[stored.key] = str(error)
+
+        async def end_if_due(stored: Stored[ReservationRecord]) -> None:
+            await self.end_if_due(stored, agents)
+
+        await map_noting_problems(self.owners.reservations(), end_if_due, self.owners.problems, _key, at_once=1)
         self._done = {owner: done for owner, done in self._done.items() if owner in self.owners.owners()}
 
     async def end_if_due(
@@ -75,44 +75,48 @@ class HeldReservations:
         """The owners, with held reservations split into units, and the gangs of groups moved to the group's bundles."""
         live = {a.id for a in agents.values() if a.state == AgentState.LIVE and a.supports_placements and not a.drain}
         divided = {owner.id: in_own_bundles(owner, owners) for owner in owners.values()}
-        for stored in self.owners.held():
+
+        def units(stored: Stored[ReservationRecord]) -> list[Owner]:
             record = stored.record
-            divided.pop(record.id, None)
             used = {agent for agent, now in agents.items() if _is_in(HoldingPhase.RUNNING, record.id, now)}
             refusing = {agent for agent, now in agents.items() if _is_in(HoldingPhase.REFUSED, record.id, now)}
             places = {agent: getattr(now, record.same) for agent, now in agents.items()} if record.same else {}
-            units = units_of(record, live, used, self._done.get(record.id, set()), refusing, places)
-            divided |= {unit.id: unit for unit in units}
-        return divided
+            return units_of(record, live, used, self._done.get(record.id, set()), refusing, places)
+
+        held = self.owners.held()
+        for stored in held:
+            divided.pop(stored.record.id, None)
+        return divided | {
+            unit.id: unit for found in decide_each(held, units, self.owners.problems, _key) for unit in found
+        }
 
     def views(self, hosts: Mapping[str, HostView], agents: Mapping[str, AgentRecord]) -> list[HostView]:
         """The hosts of held reservations as members of their private pools. hosts: by agent, in their own pools."""
-        return [
-            view
-            for stored in self.owners.held()
-            for view in private_views(owner_of_reservation(stored.record), hosts, agents)
-        ]
+
+        def views(stored: Stored[ReservationRecord]) -> list[HostView]:
+            return private_views(owner_of_reservation(stored.record), hosts, agents)
+
+        found = decide_each(self.owners.held(), views, self.owners.problems, _key)
+        return [view for of_one in found for view in of_one]
 
     async def write(self, divided: Mapping[str, Owner], found: Mapping[str, Assignment]) -> list[Stored[OwnerRecord]]:
         """Write what the units were assigned; returns the records that changed."""
         changed: list[Stored[OwnerRecord]] = []
-        for stored in self.owners.held():
+
+        async def write(stored: Stored[ReservationRecord]) -> None:
             units = {unit: owner for unit, owner in divided.items() if unit.startswith(f"{stored.record.id}~")}
             wanted = with_members(
                 stored.record, {unit: _members(owner, found.get(unit)) for unit, owner in units.items()}
             )
             if wanted is None:
-                continue
-            try:
-                written = await self.core.records.write(stored.key, ReservationRecord, wanted, stored, one_of_many=True)
-            except BadRecord as error:  # something else lies there; the next read of all owners reports it
-                self.owners.problems[stored.key] = str(error)
-                self.owners.keep(stored.key, None)
-                continue
+                return
+            written = await self.core.records.write(stored.key, ReservationRecord, wanted, stored, one_of_many=True)
             now = cast(Stored[OwnerRecord] | None, written.stored)
             self.owners.keep(stored.key, now)
             if written.wrote and now is not None:
                 changed.append(now)
+
+        await self.owners.each_held(write)
         return changed
 
     def has_missing_bundles(self, owner: Owner, member: PlacementMember, agent: AgentRecord) -> bool:
@@ -124,6 +128,10 @@ class HeldReservations:
     def any(self) -> bool:
         """Whether there are reservations."""
         return bool(self.owners.reservations())
+
+
+def _key(stored: Stored[ReservationRecord]) -> str:
+    return stored.key
 
 
 def _is_in(phase: HoldingPhase, reservation: str, agent: AgentRecord) -> bool:

@@ -107,21 +107,39 @@ class OwnerTable:
         async def read(key: str) -> None:
             known = self.known.get(key)
             if known is not None:
-                self.keep(key, await self.core.records.reread(known, one_of_many=True))
+                stored = await self.core.records.reread(known, one_of_many=True)
             else:
                 kind: type[OwnerRecord] = ReservationRecord if ReservationKeys.parse(key) else JobRecord
-                self.keep(key, await self.core.records.read(key, kind, one_of_many=True))
+                stored = await self.core.records.read(key, kind, one_of_many=True)
+            self.keep(key, None)
+            if stored is not None:
+                owner_of(stored.record)  # if it raises, the record is noted here, and no later step meets it
+                self.keep(key, stored)
 
         await self._each(keys, read, MAX_CONCURRENT_READS)
 
     async def each_forming(self, act: Callable[[Stored[OwnerRecord]], Awaitable[None]]) -> None:
         """Call `act` on every forming owner, one after the other, in their order."""
 
+        await self._act_on_each(self.forming(), act)
+
+    async def each_held(self, act: Callable[[Stored[ReservationRecord]], Awaitable[None]]) -> None:
+        """Call `act` on every held reservation, one after the other."""
+
+        async def one(stored: Stored[OwnerRecord]) -> None:
+            if (held := as_reservation(stored)) is not None:
+                await act(held)
+
+        await self._act_on_each(cast(list[Stored[OwnerRecord]], self.held()), one)
+
+    async def _act_on_each(
+        self, owners: Iterable[Stored[OwnerRecord]], act: Callable[[Stored[OwnerRecord]], Awaitable[None]]
+    ) -> None:
         async def one(key: str) -> None:
             if (stored := self.known.get(key)) is not None:
                 await act(stored)
 
-        await self._each([stored.key for stored in self.forming()], one, 1)
+        await self._each([stored.key for stored in owners], one, 1)
 
     async def _each(self, keys: Iterable[str], act: Callable[[str], Awaitable[None]], at_once: int) -> None:
         """Call `act` on every key; a key without a valid record is noted and dropped until the next listing."""

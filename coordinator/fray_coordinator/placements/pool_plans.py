@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from fray_coordinator.concurrency import map_noting_problems
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord, StoreRefused, StoreUnavailable
 from fray_coordinator.store.interface import ANY
@@ -38,16 +39,21 @@ class PoolPlans:
         """
         self._changed.update(pools)
 
-    async def publish(self, wanted: Mapping[str, OwnerKeys]) -> None:
+    async def publish(self, wanted: Mapping[str, OwnerKeys], problems: dict[str, str]) -> None:
         """Make each pool's plan name these owners, and ring the doorbells of the pools whose plans were written.
 
-        wanted: by pool.
+        Args:
+            wanted: by pool.
+            problems: receives, by key, the plans that cannot be written; the others are.
         """
         self._changed &= wanted.keys()
-        for pool, owners in wanted.items():
-            if await self._write(pool, owners, pool in self._changed):
+
+        async def write(pool: str) -> None:
+            if await self._write(pool, wanted[pool], pool in self._changed):
                 self._to_ring.add(pool)
             self._changed.discard(pool)
+
+        await map_noting_problems(wanted, write, problems, PoolKeys.plan, at_once=1)
         for pool in sorted(self._to_ring):
             with suppress(StoreUnavailable):  # rung too often; the next step tries again
                 await self._ring(pool)

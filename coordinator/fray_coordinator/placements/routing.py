@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from fray_coordinator.concurrency import map_noting_problems
+from fray_coordinator.concurrency import decide_each, map_noting_problems
 from fray_coordinator.core import Core
 from fray_coordinator.errors import StoreRefused
 from fray_coordinator.jobs.lookup import find_reservation
@@ -58,10 +58,11 @@ class ReservationRouter:
         if self._read_at is None or core.clock.boottime() - self._read_at > RELIED_ON_SECONDS:
             self._read_at = core.clock.boottime()
             self._read = PerLoop(self._read_open)
-        for record in await self._read.get():  # callers that come during a read wait for its result
-            if goes_into(spec, record):
-                return in_private_pool(spec, record.id)
-        return spec
+        known = await self._read.get()  # callers that come during a read wait for its result
+        problems: dict[str, str] = {}  # the reconciler names the same ones
+        entered = decide_each(known, lambda record: record.id if goes_into(spec, record) else "", problems)
+        first = next(filter(None, entered), "")
+        return in_private_pool(spec, first) if first else spec
 
     async def _read_open(self) -> Sequence[ReservationRecord]:
         """The reservations that have not ended, in order of priority and submission."""
@@ -92,9 +93,10 @@ class ReservationRouter:
 
 async def outside_of_ended(core: Core, job: JobRecord) -> JobRecord:
     """The job for a retry: if its reservation accepts no more jobs, moved to the pool around the reservation."""
-    pool = job.spec.pool
+    pool, seen = job.spec.pool, set[str]()
     while inside := ReservationKeys.of_pool(pool):
-        record = await find_reservation(core, inside)
+        record = await find_reservation(core, inside) if inside not in seen else None
+        seen.add(inside)  # two damaged records may name each other's pools
         if record is not None and not refusal(record, job.spec.namespace):
             break
         pool = record.pool if record is not None else "default"

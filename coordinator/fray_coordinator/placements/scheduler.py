@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
+from fray_coordinator.concurrency import decide_each
 from fray_coordinator.core import Core
 from fray_coordinator.placements.agent_table import AgentTable
 from fray_coordinator.placements.held_reservations import HeldReservations
@@ -32,6 +33,7 @@ from fray_coordinator.protocol.placements.rounds import (
     without,
 )
 from fray_coordinator.store.records import Stored
+from fray_layouts.object_keys import AgentKeys
 from fray_layouts.records import AgentRecord, HintEndpoint, Placement, Suspect
 
 HINTED_READS_A_SECOND = 200.0
@@ -62,7 +64,7 @@ class PlacementScheduler:
     _since: dict[tuple[str, int], float] = field(default_factory=dict)
     _hinted: bool = False
     _read_at: dict[str, float] = field(default_factory=dict)
-    _last: tuple[list[HostView], list[Owner], dict[str, Assignment]] = ([], [], {})
+    _last: tuple[list[HostView], list[Owner], dict[str, Assignment], dict[str, str]] = ([], [], {}, {})
     _views: dict[str, tuple[AgentRecord, tuple[object, ...], HostView]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -121,7 +123,8 @@ class PlacementScheduler:
         hinted, self._hinted = woken or self._hinted, False
         wanted: set[str] = set()
         read_at, self._read_at = self._read_at, {}
-        for owner in owners:
+
+        def choose(owner: Owner) -> None:
             missing = missing_votes(owner, agents)
             pause = 0.0 if owner.id in self._startable else len(missing) / HINTED_READS_A_SECOND
             last = self._read_at[owner.id] = read_at.get(owner.id, float("-inf"))
@@ -130,6 +133,8 @@ class PlacementScheduler:
                 self._read_at[owner.id] = now
             else:
                 self._hinted |= hinted
+
+        decide_each(owners, choose, self._owners.problems, lambda owner: owner.key)
         wanted |= self._agents.unobserved()
         await self._agents.read(wanted)
         return wanted
@@ -140,10 +145,13 @@ class PlacementScheduler:
         agents, silent, owners = self._agents.records(), self._agents.silent(), self._owners.owners()
         by_agent = self._hosts(agents, owners, silent)
         hosts = [*by_agent.values(), *self._held.views(by_agent, agents)]
-        for stored in forming:
+
+        def to_serve(stored: Stored[OwnerRecord]) -> Owner:
             owner = owners[owner_of(stored.record).id]
-            placement, stays = self._without_refused(owner, agents, hosts), self._stays(stored)
-            owners[owner.id] = replace(owner, placement=placement, stays=stays)
+            return replace(owner, placement=self._without_refused(owner, agents, hosts), stays=self._stays(stored))
+
+        served = decide_each(forming, to_serve, self._owners.problems, lambda stored: stored.key)
+        owners |= {owner.id: owner for owner in served}
         waiting = {owner_of(stored.record).id for stored in forming if self._is_due(stored)}
         self._since = {key: at for key, at in self._since.items() if key[0] in owners}
         divided = self._held.divided({o.id: o for o in owners.values() if not o.forming or o.id in waiting}, agents)
@@ -166,15 +174,18 @@ class PlacementScheduler:
         held = await self._held.write(divided, found)
         self._plans.note_change(self._pools_of(held, agents))
         changed += held
-        await self._plans.publish(self._wanted_plans(agents))
+        await self._plans.publish(self._wanted_plans(agents), self._owners.problems)
         for stored in changed:
             self._hint_members(stored)
 
     async def _assigned(self, hosts: list[HostView], owners: list[Owner]) -> dict[str, Assignment]:
         """The assignment of each owner, computed again only if anything has changed since the last step."""
         if self._last[:2] != (hosts, owners):
-            found = await asyncio.to_thread(assign, hosts, owners)  # slow with 10,000 hosts; heartbeats must go on
-            self._last = hosts, owners, found
+            problems: dict[str, str] = {}
+            # slow with 10,000 hosts; heartbeats must go on
+            found = await asyncio.to_thread(assign, hosts, owners, problems)
+            self._last = hosts, owners, found, problems
+        self._owners.problems |= self._last[3]
         return self._last[2]
 
     def _hosts(
@@ -182,13 +193,17 @@ class PlacementScheduler:
     ) -> dict[str, HostView]:
         """By agent, the views of the hosts; a view is computed again only if something about the host has changed."""
         views, self._views = self._views, {}
-        for agent in agents.values():
+
+        def view(agent: AgentRecord) -> HostView:
             known = views.get(agent.id)
             judged = agent.id in silent, *((o, owners[o].attempt) for o in agent.holdings if o in owners)
             if known is None or known[0] is not agent or known[1] != judged:
                 known = agent, judged, host_view(agent, owners, agent.id in silent)
             self._views[agent.id] = known
-        return {agent: view for agent, (_, _, view) in self._views.items()}
+            return known[2]
+
+        found = decide_each(agents.values(), view, self._agents.problems, lambda agent: AgentKeys.key(agent.id))
+        return {host.agent: host for host in found}
 
     def _is_due(self, stored: Stored[OwnerRecord]) -> bool:
         """Whether the owner may be given members now: it is not set aside, and no back-off after a failure goes on."""
@@ -232,11 +247,14 @@ class PlacementScheduler:
     def _wanted_plans(self, agents: Mapping[str, AgentRecord]) -> dict[str, dict[str, list[str]]]:
         """By pool and agent, the keys of the owners whose bundles the agent is to reserve."""
         plans: dict[str, dict[str, list[str]]] = {}
-        for owner in self._owners.owners().values():
+
+        def add(owner: Owner) -> None:
             for member in owner.placement.members:
                 agent = agents.get(member.agent)
                 if agent is not None and (owner.forming or self._held.has_missing_bundles(owner, member, agent)):
                     plans.setdefault(agent.pool, {}).setdefault(agent.id, []).append(owner.key)
+
+        decide_each(self._owners.owners().values(), add, self._owners.problems, lambda owner: owner.key)
         return plans
 
     def _pools_of(self, changed: Iterable[Stored[OwnerRecord]], agents: Mapping[str, AgentRecord]) -> set[str]:

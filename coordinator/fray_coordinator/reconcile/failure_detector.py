@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from fray_coordinator.concurrency import map_noting_problems
+from fray_coordinator.concurrency import decide_each, map_noting_problems
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord, StoreUnavailable, describe_error, is_outage
 from fray_coordinator.protocol.failure_detection import (
@@ -114,10 +114,11 @@ class FailureDetector:
             between = asked_at.get(agent.key, started) - read
             return between if between <= MAX_GAP_INTERVALS * agent.record.interval else started - max(read, listed_at)
 
-        seen = {
-            name: observe(agent.record, self._known.get(name), suspects.get(name), gap(agent))
-            for name, agent in self.watched().items()
-        }
+        def suspicion(agent: Stored[AgentRecord]) -> tuple[str, Suspect]:
+            name = agent.record.id
+            return name, observe(agent.record, self._known.get(name), suspects.get(name), gap(agent))
+
+        seen = dict(decide_each(self.watched().values(), suspicion, self.problems, _key))
         seen |= await self._judge(seen)
         watched = self.watched()
         self._known = {name: suspect for name, suspect in seen.items() if name in watched}
@@ -149,12 +150,16 @@ class FailureDetector:
         """By pool: its live agents, and the number of one-core tasks that they can run at once."""
         views: dict[str, PoolSummary] = {}
         hearing: dict[str, list[AgentRecord]] = {}
-        for agent in (agent for agent in self.live().values() if not agent.record.driver):
+
+        def count(agent: Stored[AgentRecord]) -> None:
             view = views.setdefault(agent.record.pool, PoolSummary())
             view.agents += 1
             view.slots = min(view.slots + free_slots(agent.record.capacity), MAX_SAFE_INTEGER)
             if agent.record.hint_endpoint is not None:
                 hearing.setdefault(agent.record.pool, []).append(agent.record)
+
+        agents = (agent for agent in self.live().values() if not agent.record.driver)
+        decide_each(agents, count, self.problems, _key)
         return {
             pool: replace(view, hint_endpoints=_hint_endpoints(hearing.get(pool, ()))) for pool, view in views.items()
         }
@@ -242,7 +247,10 @@ class FailureDetector:
     async def _judge(self, seen: Mapping[str, Suspect]) -> dict[str, Suspect]:
         """Declare the timed-out agents dead; returns the deferred ones."""
         watched = self.watched()
-        timed_out = {name: suspect for name, suspect in seen.items() if has_timed_out(watched[name].record, suspect)}
+        judged = decide_each(
+            seen, lambda name: (name, has_timed_out(watched[name].record, seen[name])), self.problems, AgentKeys.key
+        )
+        timed_out = {name: seen[name] for name, is_due in judged if is_due}
         deferred = defer_mass_failure(timed_out, len(watched))
 
         async def declare_dead(name: str) -> None:
@@ -257,6 +265,10 @@ class FailureDetector:
         dead = sorted(timed_out.keys() - deferred.keys())[:MAX_PASS_READS]
         await map_noting_problems(dead, declare_dead, self.problems, AgentKeys.key, MAX_CONCURRENT_READS)
         return deferred
+
+
+def _key(agent: Stored[AgentRecord]) -> str:
+    return agent.key
 
 
 def _hint_endpoints(hearing: Iterable[AgentRecord]) -> list[HintEndpoint]:

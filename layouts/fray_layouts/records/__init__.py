@@ -25,7 +25,11 @@ from fray_layouts.records.agent import (
     Software as Software,
 )
 from fray_layouts.records.agent_pool import AgentPoolRecord as AgentPoolRecord
-from fray_layouts.records.base import MAX_RECENT_OPS as MAX_RECENT_OPS, Record as Record
+from fray_layouts.records.base import (
+    MAX_RECENT_OPS as MAX_RECENT_OPS,
+    CheckedStruct as CheckedStruct,
+    Record as Record,
+)
 from fray_layouts.records.cluster import (
     LAYOUT_VERSION as LAYOUT_VERSION,
     ClusterSettings as ClusterSettings,

@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 
 from fray_layouts.bounds import Amount, AttemptNumber, Count, Id, Interval, Key, MaybeId, MaybeName, Name, Time
+from fray_layouts.errors import InvalidInput
 from fray_layouts.records.base import Record
 from fray_layouts.records.job import ResourceUsage
 from fray_layouts.records.placement import SliceMember
@@ -170,3 +171,11 @@ class AgentRecord(Record, kw_only=True):
     machine: MaybeId = ""
     driver: bool = False
     asks: Annotated[list[Ask], msgspec.Meta(max_length=MAX_ASKS)] = msgspec.field(default_factory=list)
+
+    def check(self) -> None:
+        """Raise InvalidInput if there is no such place in its slice, or it lists a bundle twice."""
+        if self.slice is not None:
+            self.slice.check("slice")
+        for owner, holding in self.holdings.items():
+            if len(set(holding.bundles)) < len(holding.bundles):
+                raise InvalidInput(f"holdings.{owner}.bundles", holding.bundles, "list each bundle once")

@@ -26,3 +26,8 @@ class AgentPoolRecord(Record, kw_only=True):
     environments: list[EnvironmentSpec] = msgspec.field(default_factory=list)
     provisioning: ProvisioningSpec | None = None
     hold_limit: Interval = DEFAULT_HOLD_LIMIT
+
+    def check(self) -> None:
+        """Raise InvalidInput if the numbers of machines contradict one another."""
+        if self.provisioning is not None:
+            self.provisioning.check("provisioning")

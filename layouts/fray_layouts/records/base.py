@@ -1,4 +1,11 @@
-"""The fields that all records share, by which a writer recognizes its own writes."""
+"""What all records share: the fields by which a writer recognizes its own writes, and the check of their relations.
+
+Types and bounds say what one field may hold. `check` says what the fields of one object must have in common: a number
+that counts others, an index below a length, names that occur once. Each struct has its check beside its fields, and
+`codec.decode` calls it, so no decision ever sees an object that contradicts itself. A check compares only what every
+version of Fray means by these fields. It never refuses a word that it does not know: a newer version may have written
+it, and Fray leaves such an object alone.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +16,14 @@ MAX_RECENT_OPS = 8
 seconds. If more writes followed before it looked, it does not find the id and decides again: correct, only slower."""
 
 
-class Record(msgspec.Struct, kw_only=True, omit_defaults=True):
+class CheckedStruct(msgspec.Struct):
+    """Base of the objects whose fields must agree with one another."""
+
+    def check(self) -> None:
+        """Raise InvalidInput, which names a field, its value and the remedy, if the fields contradict one another."""
+
+
+class Record(CheckedStruct, kw_only=True, omit_defaults=True):
     """A JSON object that is changed by compare-and-swap.
 
     Attributes:

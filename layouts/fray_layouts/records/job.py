@@ -8,10 +8,11 @@ from typing import Any
 import msgspec
 
 from fray_layouts.bounds import Amount, AttemptNumber, Count, Id, Key, MaybeId, Number, Seconds, Time
+from fray_layouts.errors import InvalidInput
 from fray_layouts.records.base import Record
 from fray_layouts.records.outputs import KeptOutputs
-from fray_layouts.records.placement import Ancestors, Placement
-from fray_layouts.spec import JobSpec
+from fray_layouts.records.placement import Ancestors, Placement, check_ancestors
+from fray_layouts.spec import JobSpec, check_slices, is_gang
 from fray_layouts.states import StopOrigin
 
 MAX_HISTORY = 5
@@ -149,6 +150,11 @@ class ReplicaExit(Record, kw_only=True):
     result: JobResult | None = None
     outputs: KeptOutputs | None = None
 
+    def check(self) -> None:
+        """Raise InvalidInput if its outputs cannot be."""
+        if self.outputs is not None:
+            self.outputs.check("outputs")
+
 
 class PastAttempt(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A finished attempt; the record keeps the last `MAX_HISTORY` of them."""
@@ -213,6 +219,25 @@ class JobRecord(Record, kw_only=True):
     placement: Placement | None = None
     driver: bool = False
     ancestors: Ancestors = msgspec.field(default_factory=list)
+
+    def check(self) -> None:
+        """Raise InvalidInput if it is above itself, its attempts or members cannot be, or it waits in a wrong way."""
+        if self.parent is not None and self.parent.job == self.id:
+            raise InvalidInput("parent.job", self.id, "a job cannot be its own parent; leave it out")
+        check_ancestors(self.id, self.ancestors)
+        if self.retry_of == self.id:
+            raise InvalidInput("retry_of", self.id, "a job cannot be a retry of itself; leave it out")
+        for place, past in enumerate(self.history):
+            if past.attempt > self.attempt:
+                raise InvalidInput(f"history[{place}].attempt", past.attempt, f"attempt {self.attempt} is the last one")
+        check_slices("spec.slices", self.spec.slices, self.spec.replicas)
+        if self.placement is not None:
+            self.placement.check(self.spec.replicas)
+        waiting = "gathering" if is_gang(self.spec) else "pending"
+        if self.status in ("gathering", "pending") and self.status != waiting:
+            raise InvalidInput("status", self.status, f"gangs are gathered, other jobs are claimed; write {waiting}")
+        if self.outputs is not None:
+            self.outputs.check("outputs")
 
 
 class Rejection(msgspec.Struct, kw_only=True):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from fray_layouts.bounds import Count, Id, Interval, MaybeId, MaybeName, Name, Number, Pool, Seconds, Time
+from fray_layouts.bounds import MAX_MACHINES, Count, Id, Interval, MaybeId, MaybeName, Name, Number, Pool, Seconds, Time
+from fray_layouts.errors import InvalidInput
 from fray_layouts.records.agent import Resources
 from fray_layouts.records.base import Record
 from fray_layouts.states import MachineState
@@ -106,6 +107,15 @@ class ProvisioningSpec(MachineSettings, kw_only=True, omit_defaults=True):
 
     capacity: Resources | None = None
 
+    def check(self, field: str = "") -> None:
+        """Raise InvalidInput, which names a part of `field`, if the numbers of machines contradict one another."""
+        before = f"{field}." if field else ""
+        if self.max > MAX_MACHINES:
+            raise InvalidInput(f"{before}max", self.max, f"give at most {MAX_MACHINES} machines")
+        if self.min > self.max:
+            remedy = f"it is above max, which is {self.max}; raise max, or lower min"
+            raise InvalidInput(f"{before}min", self.min, remedy)
+
 
 class MachineRecord(Record, kw_only=True):
     """`machines/<pool>/<name>.json`: the life of one machine. It is written before each call that costs money.
@@ -162,6 +172,15 @@ class MachineRecord(Record, kw_only=True):
     idle_since: Time | None = None
     unseen_since: Time | None = None
     unfit_since: Time | None = None
+
+    def check(self) -> None:
+        """Raise InvalidInput if it has no hosts, or too many, or no place in its request."""
+        if not 0 < self.hosts <= MAX_MACHINES:
+            raise InvalidInput("hosts", self.hosts, f"a machine has from 1 to {MAX_MACHINES} hosts")
+        if not 0 < self.batch_size <= MAX_MACHINES:
+            raise InvalidInput("batch_size", self.batch_size, f"a request is for 1 to {MAX_MACHINES} machines")
+        if self.batch_size > 1 and not self.batch:
+            raise InvalidInput("batch", self.batch, f"name the machine that stands for all {self.batch_size}")
 
 
 class ZoneAnswer(msgspec.Struct, kw_only=True, omit_defaults=True):

@@ -8,6 +8,9 @@ from typing import Annotated
 import msgspec
 
 from fray_layouts.bounds import (
+    MAX_BUNDLES,
+    MAX_PORT,
+    SAME_PATTERN,
     Count,
     FamilyDigits,
     Id,
@@ -21,6 +24,7 @@ from fray_layouts.bounds import (
     Priority,
     Time,
 )
+from fray_layouts.errors import InvalidInput
 from fray_layouts.records.base import Record
 from fray_layouts.spec import GangSpec
 from fray_layouts.states import ReservationState
@@ -39,6 +43,14 @@ def ancestors_of_child(ancestors: Sequence[str], parent: str) -> list[str]:
     return above if len(above) <= MAX_ANCESTORS else [above[0], *above[1 - MAX_ANCESTORS :]]
 
 
+def check_ancestors(own: str, ancestors: Sequence[str]) -> None:
+    """Raise InvalidInput, which names `ancestors`, if a job or a reservation is above itself, or a job above twice."""
+    if own in ancestors:
+        raise InvalidInput("ancestors", own, "nothing is above itself; leave it out")
+    if len(set(ancestors)) < len(ancestors):
+        raise InvalidInput("ancestors", ancestors, "name each job once")
+
+
 def root_of(own: str, ancestors: Sequence[str]) -> str:
     """The id of the topmost job above a job or a reservation, which stands for its family; `own` if there is none."""
     return ancestors[0] if ancestors else own
@@ -52,13 +64,17 @@ class SliceMember(msgspec.Struct, kw_only=True, omit_defaults=True):
         type: such as "v5litepod-16".
         index: number of this host in the slice, from 0.
         hosts: number of hosts of the slice.
-        hosts: of the slice.
     """
 
     id: Id
     type: Name
     index: Count = 0
     hosts: Count = 1
+
+    def check(self, field: str) -> None:
+        """Raise InvalidInput, which names a part of `field`, if there is no such place in the slice."""
+        if self.index >= self.hosts:
+            raise InvalidInput(f"{field}.index", self.index, f"the slice has {self.hosts} hosts, counted from 0")
 
 
 class PlacementMember(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -122,6 +138,27 @@ class Placement(msgspec.Struct, kw_only=True, omit_defaults=True):
     place: Time | None = None
     first: Annotated[list[FamilyFirst], msgspec.Meta(max_length=MAX_FAMILIES_FIRST)] = []
 
+    def check(self, bundles: int) -> None:
+        """Raise InvalidInput, which names a part of `placement`, if an owner with so many bundles cannot have it."""
+        agents: set[str] = set()
+        given: set[int] = set()
+        for place, member in enumerate(self.members):
+            field = f"placement.members[{place}]"
+            if member.agent in agents:
+                raise InvalidInput(f"{field}.agent", member.agent, "it is a member already; name each agent once")
+            agents.add(member.agent)
+            for number in member.bundles:
+                if number >= bundles:
+                    raise InvalidInput(f"{field}.bundles", number, f"there are {bundles} bundles, counted from 0")
+                if number in given:
+                    raise InvalidInput(f"{field}.bundles", number, "it is given twice; give each bundle to one member")
+                given.add(number)
+            if member.slice is not None:
+                member.slice.check(f"{field}.slice")
+            for name, port in member.ports.items():
+                if not 0 < port <= MAX_PORT:
+                    raise InvalidInput(f"{field}.ports.{name}", port, f"ports are from 1 to {MAX_PORT}")
+
 
 class ReservedPart(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Equal bundles of a reservation. job: in a launch group, the job that they are bound to; "" for any."""
@@ -159,7 +196,7 @@ class ReservationRecord(Record, kw_only=True):
     pool: Pool = "default"
     priority: Priority = 0
     submitted_at: Time = 0.0
-    same: str = ""
+    same: Annotated[str, msgspec.Meta(pattern=SAME_PATTERN)] = ""
     parts: list[ReservedPart] = msgspec.field(default_factory=list)
     low: Count = 0
     state: str = ReservationState.FORMING
@@ -171,6 +208,23 @@ class ReservationRecord(Record, kw_only=True):
     ended_at: Time | None = None
     reason: str = ""
     ancestors: Ancestors = msgspec.field(default_factory=list)
+
+    def check(self) -> None:
+        """Raise InvalidInput if it has too many bundles, or fewer than it needs, or its parts or members cannot be."""
+        total = sum(part.gang.count for part in self.parts)
+        if total > MAX_BUNDLES:
+            raise InvalidInput("parts", f"{total} bundles", f"give at most {MAX_BUNDLES} together")
+        if self.low > total:
+            raise InvalidInput("low", self.low, f"it has {total} bundles; give at most so many")
+        for place, part in enumerate(self.parts):
+            part.gang.check(f"parts[{place}].gang")
+        jobs = [part.job for part in self.parts if part.job]
+        if len(set(jobs)) < len(jobs):
+            raise InvalidInput("parts", jobs, "two parts are bound to one job; give each job one part")
+        check_ancestors(self.id, self.ancestors)
+        if self.pool == f"~{self.id}":
+            raise InvalidInput("pool", self.pool, "it cannot be in its own private pool; name the pool around it")
+        self.placement.check(total)
 
 
 class PlacementEntry(Record, kw_only=True):
@@ -186,3 +240,10 @@ class PoolPlan(Record, kw_only=True):
     """
 
     owners: dict[str, list[Key]] = msgspec.field(default_factory=dict)
+
+    def check(self) -> None:
+        """Raise InvalidInput if a key is not that of an owner's record."""
+        for agent, keys in self.owners.items():
+            for key in keys:
+                if not key.startswith(("jobs/", "reservations/")):
+                    raise InvalidInput(f"owners.{agent}", key, "owners are jobs and reservations; name their records")

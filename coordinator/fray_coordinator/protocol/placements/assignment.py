@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from fray_coordinator.concurrency import decide_each
 from fray_coordinator.protocol.placements.hosts import NEVER, HostView, Room, lacks
 from fray_coordinator.protocol.placements.owners import Owner, Part
 from fray_coordinator.protocol.placements.packing import (
@@ -55,22 +56,35 @@ class Assignment:
     until: float | None = None
 
 
-def assign(hosts: Iterable[HostView], owners: Iterable[Owner]) -> dict[str, Assignment]:
+def assign(
+    hosts: Iterable[HostView], owners: Iterable[Owner], problems: dict[str, str] | None = None
+) -> dict[str, Assignment]:
     """The assignment of each owner that forms, by its id.
 
     Args:
         hosts: each agent at most once in a pool.
         owners: all that have not ended. Those that do not form have the members that their records name.
+        problems: receives, by key of the record, the errors of owners that cannot be judged: these have no assignment,
+            and the others have theirs. None: the first error is raised.
     """
     ordered = sorted(owners, key=lambda owner: owner.order)
-    free = _FreeRoom(hosts, ordered)
-    return {owner.id: free.serve(owner) for owner in ordered if owner.forming}
+    noted = {} if problems is None else problems
+    free = _FreeRoom(hosts, ordered, noted)
+    forming = [owner for owner in ordered if owner.forming]
+    found = dict(decide_each(forming, lambda owner: (owner.id, free.serve(owner)), noted, _key))
+    if problems is None and noted:
+        raise ValueError("; ".join(f"{key}: {problem}" for key, problem in noted.items()))
+    return found
+
+
+def _key(owner: Owner) -> str:
+    return owner.key
 
 
 class _FreeRoom:
     """The room that is left on each host while one owner after the other is served."""
 
-    def __init__(self, hosts: Iterable[HostView], owners: list[Owner]) -> None:
+    def __init__(self, hosts: Iterable[HostView], owners: list[Owner], problems: dict[str, str]) -> None:
         willing = sorted((host for host in hosts if host.willing), key=lambda host: host.agent)
         self._hosts = {(host.pool, host.agent): host for host in willing}
         self._left = {key: host.room for key, host in self._hosts.items()}
@@ -80,9 +94,9 @@ class _FreeRoom:
         self._hopeless: dict[tuple[object, ...], int] = {}
         for host in willing:
             self._pools.setdefault(host.pool, []).append(host)
+        fixed = [owner for owner in owners if not owner.forming]
+        decide_each(fixed, lambda owner: self._take(owner, owner.placement.members), problems, _key)
         for owner in owners:
-            if not owner.forming:
-                self._take(owner, owner.placement.members)
             for member in owner.placement.members if owner.forming else ():
                 self._wishes.setdefault((owner.pool, member.agent), set()).add(owner.id)
 

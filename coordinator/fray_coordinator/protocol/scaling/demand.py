@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
+from fray_coordinator.concurrency import decide_each
 from fray_coordinator.protocol.placements.assignment import largest_first, needed_parts
 from fray_coordinator.protocol.placements.hosts import HostView, Room, host_view, lacks
 from fray_coordinator.protocol.placements.owners import Owner, Part
@@ -30,7 +31,7 @@ from fray_coordinator.protocol.scaling.view import SERVING, PoolView, WaitingJob
 from fray_coordinator.protocol.scaling.zones import open_zones, place_of
 from fray_coordinator.protocol.scheduling import HostKind
 from fray_layouts.index_keys import Shape
-from fray_layouts.records import SliceMember
+from fray_layouts.records import AgentRecord, SliceMember
 from fray_layouts.states import AgentState, MachineState
 
 
@@ -57,11 +58,13 @@ class Demand:
         used: the names of existing or coming machines that it needs.
         orders: the missing machines.
         cut: some work still lacks machines, even if the pool makes as many as it may.
+        problems: the agents, owners and jobs that cannot be judged, with the errors. They order no machines.
     """
 
     used: frozenset[str]
     orders: tuple[Order, ...]
     cut: bool = False
+    problems: Mapping[str, str] = field(default_factory=dict)
 
 
 def demand(view: PoolView, now: float) -> Demand:
@@ -72,12 +75,16 @@ def demand(view: PoolView, now: float) -> Demand:
     items: list[tuple[tuple[int, float, str], Owner | list[WaitingJob]]] = []
     items += [(owner.order, owner) for owner in view.forming()]
     items += [((-jobs[0].priority, jobs[0].submitted_at, jobs[0].id), jobs) for jobs in _jobs_by_kind(view.jobs)]
-    for _, item in sorted(items, key=lambda found: found[0]):
+
+    def serve(item: Owner | list[WaitingJob]) -> None:
         if isinstance(item, Owner):
             packing.serve_owner(item)
         else:
             packing.serve_jobs(item)
-    return Demand(frozenset(packing.used), tuple(packing.orders), packing.cut)
+
+    in_order = [item for _, item in sorted(items, key=lambda found: found[0])]
+    decide_each(in_order, serve, packing.problems, lambda item: item.key if isinstance(item, Owner) else item[0].id)
+    return Demand(frozenset(packing.used), tuple(packing.orders), packing.cut, packing.problems)
 
 
 def _probe(view: PoolView, now: float) -> Demand:
@@ -112,6 +119,7 @@ class _Packing:
     used: set[str] = field(default_factory=set)
     orders: list[Order] = field(default_factory=list)
     cut: bool = False
+    problems: dict[str, str] = field(default_factory=dict)
     _made: int = 0
     _hopeless: set[object] = field(default_factory=set)
     _needs: dict[tuple[str, Shape, str], Room | None] = field(default_factory=dict)
@@ -121,7 +129,8 @@ class _Packing:
         self._open = frozenset(open_zones(self.view.spec, self.view.zones, self.now))
         owners = {owner.id: owner for owner in self.view.owners}
         by_machine = self.view.agents_by_machine()
-        for agent in sorted(self.view.agents.values(), key=lambda a: (not a.holdings, a.id)):
+
+        def offer(agent: AgentRecord) -> None:
             known = self.view.machines.get(agent.machine)
             seen = agent.id not in self.view.silent or known is not None
             if agent.state == AgentState.LIVE and seen and (known is None or known.state == MachineState.UP):
@@ -130,9 +139,11 @@ class _Packing:
                 if host.willing:
                     room = host.room.less(host.busy)
                     self._offer(replace(host, busy=Room()), room, agent.machine if known is not None else "")
-        for owner in owners.values():
-            if not owner.forming:
-                self._take_placed(owner)
+
+        agents = sorted(self.view.agents.values(), key=lambda a: (not a.holdings, a.id))
+        decide_each(agents, offer, self.problems, lambda agent: agent.id)
+        placed = (owner for owner in owners.values() if not owner.forming)
+        decide_each(placed, self._take_placed, self.problems, lambda owner: owner.key)
         for machine in sorted(self.view.machines.values(), key=lambda m: (m.state, m.name)):
             if machine.state in SERVING and not (machine.state == MachineState.UP and by_machine.get(machine.name)):
                 for host in self._hosts_of(machine.name, machine.zone):

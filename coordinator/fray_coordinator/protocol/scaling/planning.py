@@ -78,6 +78,7 @@ def plan(view: PoolView, now: float) -> Plan:
         hourly_cost=hourly_cost(view.machines.values()),
         limit=limit,
         zones=dict(view.zones),
+        problem="; ".join(f"{name}: {problem}" for name, problem in needs.problems.items()),
     )
     return Plan(changed, tuple(granted), scaling)
 
