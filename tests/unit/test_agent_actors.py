@@ -213,7 +213,8 @@ async def test_in_an_outage_actors_end_with_the_trust_in_their_leases_and_other_
     cluster: Cluster, tmp_path: Path
 ) -> None:
     async with staged(cluster, tmp_path, local=False) as stage:
-        for number, spec in enumerate([{"actor": True}, {"actor": True, "outage": "run"}, {}, {"outage": "stop"}]):
+        specs: list[dict[str, Any]] = [{"actor": True}, {"actor": True, "outage": "run"}, {}, {"outage": "stop"}]
+        for number, spec in enumerate(specs):
             await launch(stage.core, resources={"cpu": 0.5}, **spec)
             await stage.started(number + 1)
         await asyncio.sleep(30)
