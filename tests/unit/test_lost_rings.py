@@ -54,16 +54,17 @@ async def test_a_plan_that_could_not_be_written_anew_is_written_in_the_next_step
     """It names the owner already, but the agents look at an owner only when a plan is written."""
     core, wanted = await cluster.core(), {"default": {"agent": ["jobs/g.json"]}}
     plans, reader = PoolPlans(core), PlanReader(trusted_member(core, Resources(cpu=1000)))
-    await plans.publish(wanted)
+    problems: dict[str, str] = {}
+    await plans.publish(wanted, problems)
     assert await reader.read() == ["jobs/g.json"]
     plans.note_change(["default"])
     cluster.connections[-1].refused.append(("put", PoolKeys.plan("default")))
-    with pytest.raises(StoreError):
-        await plans.publish(wanted)
+    await plans.publish(wanted, problems)
+    assert list(problems) == [PoolKeys.plan("default")]
     cluster.connections[-1].refused.clear()
-    await plans.publish(wanted)
+    await plans.publish(wanted, problems)
     assert await reader.read() == ["jobs/g.json"]
-    await plans.publish(wanted)
+    await plans.publish(wanted, problems)
     assert await reader.read() == [], "once is enough"
 
 
