@@ -105,5 +105,7 @@ async def core_on(
         )
     if not anywhere and (why := why_not_here(settings.record, store.address, store.root)):
         raise RootMismatch(why)
+    if not anywhere:
+        store.watch_root(settings.record, settings.version)
     await store.learn_clock()
     return Core(store, records, clock, rng, settings.record)

@@ -113,6 +113,7 @@ class StoreConnection:
         self.unanswered: list[tuple[str, str]] = []
         self.spoilt: list[tuple[str, str]] = []
         self.before: dict[tuple[str, str], Callable[[], Awaitable[object]]] = {}
+        self._clock = clock
         self._backend = MemoryBackend(self.root, contents, clock)
 
     async def get(self, key: str) -> Object | None:
@@ -141,6 +142,10 @@ class StoreConnection:
     async def list(self, prefix: str, after: str | None, limit: int | None, versions: bool) -> list[Listed]:
         await self._pass("list", prefix)
         return await self._backend.list(prefix, after, limit, versions)
+
+    def turn_to(self, contents: MemoryContents) -> None:
+        """From now on find these contents."""
+        self._backend = MemoryBackend(self.root, contents, self._clock)
 
     def server_offset(self) -> float | None:
         return 0.0
@@ -189,6 +194,13 @@ class Cluster:
         """Cut all participants off from the store: an outage."""
         for connection in self.connections:
             connection.cut = cut
+
+    def replace(self, contents: MemoryContents) -> MemoryContents:
+        """Put other contents under the root, for present and later participants; returns those that were there."""
+        before, self.contents = self.contents, contents
+        for connection in self.connections:
+            connection.turn_to(contents)
+        return before
 
     def keys(self, prefix: str = "") -> list[str]:
         """The keys under `prefix`, seen from outside."""

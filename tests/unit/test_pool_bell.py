@@ -75,3 +75,18 @@ async def test_an_odd_bell_is_a_ring(cluster: Cluster) -> None:
     await listener.polled()
     await listener.core.store.put(BELL, b"no bell", ANY)
     assert await listener.polled() == (2, True)
+
+
+async def test_a_bell_of_this_cluster_costs_no_further_read_and_any_other_makes_the_root_be_confirmed(
+    cluster: Cluster,
+) -> None:
+    listener, connection = BellListener(await cluster.core()), cluster.connections[-1]
+    for bell, reads in (
+        (doorbell.new_bell(listener.core), 0),
+        (Doorbell(rung_at=1.0, cluster="another"), 1),
+        (Doorbell(rung_at=2.0), 2),
+    ):
+        await listener.core.records.put(BELL, bell, ANY)
+        await listener.polled()
+        await listener.core.store.list("pending/")
+        assert connection.asked.count(("get_if_changed", "cluster.json")) == reads

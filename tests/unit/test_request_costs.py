@@ -137,7 +137,10 @@ async def test_an_idle_agent_asks_for_its_beats_its_doorbell_and_the_repairs_lis
     assert all(key.startswith("agents/") for key in puts)
     assert len(puts) == pytest.approx(settings_beats, abs=2)
     reads = {key for verb, key in asked if verb in ("get", "get_if_changed")}
-    assert reads <= {"pools/default/doorbell", "pools/default/plan.json", "coordinator/reconciler.json"}
+    others = {"pools/default/doorbell", "pools/default/plan.json", "coordinator/reconciler.json"}
+    assert reads <= {"cluster.json", *others}
+    confirmed = sum(key == "cluster.json" and verb == "get_if_changed" for verb, key in asked)
+    assert confirmed <= settings_beats + 2, "at most one for each beat, which confirms the root for the time after it"
     plans = sum(key == "pools/default/plan.json" and verb != "unchanged" for verb, key in asked)
     assert plans == pytest.approx(settings_beats, abs=10), "one each repair interval"
 

@@ -88,6 +88,7 @@ class DriverLease:
         """Whether it may own more. If no beat was written for long (the host may have slept), this asks the storage."""
         if self.over or self.member.trusts():
             return not self.over
+        await self._core.store.confirm_root()
         with contextlib.suppress(BadRecord):  # a record that cannot be read does not declare it dead
             found = record_of(await self._core.records.read(AgentKeys.key(self.agent), AgentRecord))
             self.over = is_fenced(found)

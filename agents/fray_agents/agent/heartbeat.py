@@ -61,6 +61,7 @@ class Heartbeat:
         member.stored = written.stored
         if written.wrote:
             self._on_applied(sent, record.interval)
+            await member.core.store.confirm_root()  # from here on, to see this record confirms it
         elif heartbeat.is_fenced(record_of(written.stored)):
             member.fenced.set()
 
@@ -88,7 +89,10 @@ class Heartbeat:
                     await self._look_for_mail(member.stored)
 
     async def _look_for_mail(self, known: Stored[AgentRecord]) -> None:
-        found = record_of(await self.member.core.records.reread(known))
+        read = await self.member.core.records.reread(known)
+        if read is known:
+            self.member.core.store.root_confirmed()
+        found = record_of(read)
         if found is None or heartbeat.is_fenced(found) or found.mail or found.drain != self.member.draining:
             self.member.request_beat()
 
@@ -149,6 +153,7 @@ class Heartbeat:
             return
         self._on_applied(sent, interval)
         member.problems.told = frozenset(problems)
+        member.core.store.root_confirmed()
         self.on_listed(listed)
         if self._mail_taken:
             self._mail_taken = False

@@ -38,14 +38,17 @@ class PoolBell:
             )
         if answer is None or isinstance(answer, NotModified):
             return
-        self.rang_for_jobs |= self._version is None or _replaced_version(answer.data) != self._version
+        bell = _bell(answer.data)
+        if bell.cluster != self.member.core.settings.cluster_id:
+            self.member.core.store.suspect_root()
+        self.rang_for_jobs |= self._version is None or bell.replaces != self._version
         self._version = answer.version
         self.on_ring()
 
 
-def _replaced_version(bell: bytes) -> str:
-    """The version that a ring for a new plan replaced; "" for any other ring."""
+def _bell(data: bytes) -> Doorbell:
+    """The bell; an empty one, which is a ring for jobs, if anything else lies there."""
     try:
-        return codec.decode(bell, Doorbell).record.replaces
+        return codec.decode(data, Doorbell).record
     except Malformed:
-        return ""
+        return Doorbell()

@@ -44,5 +44,10 @@ async def _ring_until_seen(core: Core, key: str) -> None:
         await core.clock.sleep(core.jittered(NAME_WRITE_INTERVAL))
 
 
+def new_bell(core: Core) -> Doorbell:
+    """The bell as it is rung now."""
+    return Doorbell(rung_at=core.now(), cluster=core.settings.cluster_id)
+
+
 async def _ring_once(core: Core, key: str) -> None:
-    await core.records.put(key, Doorbell(rung_at=core.now()), ANY, patience=0.0)
+    await core.records.put(key, new_bell(core), ANY, patience=0.0)

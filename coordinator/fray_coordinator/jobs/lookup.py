@@ -35,6 +35,7 @@ async def read_job(core: Core, job_id: str) -> Stored[JobRecord]:
     """The record of a job; raises JobNotFound."""
     found = await core.records.read(JobKeys.key(JobIds.checked(job_id)), JobRecord)
     if found is None:
+        await core.store.confirm_root()
         raise job_not_found(core, job_id)
     return found
 

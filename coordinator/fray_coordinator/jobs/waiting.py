@@ -63,6 +63,7 @@ class WatchedJobs:
         else:
             now = await self.core.records.reread(before)
         if now is None:
+            await self.core.store.confirm_root()
             raise _missing_job(self.core, job, before is not None)
         self.known[job] = now
         return None if now is before else now

@@ -9,9 +9,12 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from fray_coordinator.concurrency import map_noting_problems
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord, StoreRefused, StoreUnavailable
+from fray_coordinator.jobs.doorbell import new_bell
 from fray_coordinator.store.interface import ANY
 from fray_coordinator.store.records import Stored
 from fray_layouts.object_keys import PoolKeys
@@ -92,9 +95,9 @@ class PoolPlans:
             try:
                 before = await self.core.records.read(key, Doorbell)
             except BadRecord:
-                await self.core.records.put(key, Doorbell(rung_at=self.core.now()), ANY, patience=0.0)
+                await self.core.records.put(key, new_bell(self.core), ANY, patience=0.0)
                 return
-            bell = Doorbell(rung_at=self.core.now(), replaces=before.version if before is not None else "")
+            bell = replace(new_bell(self.core), replaces=before.version if before is not None else "")
             await self.core.records.write(key, Doorbell, bell, before, patience=0.0)
 
 

@@ -20,6 +20,7 @@ from fray_coordinator.store.interface import (
     Applied,
     AttemptFailed,
     BadObject,
+    Batches,
     Expect,
     Expectation,
     Listed,
@@ -38,9 +39,11 @@ from fray_coordinator.store.interface import (
 )
 from fray_coordinator.store.key_rules import check_key, check_written
 from fray_coordinator.store.metering import FailureTracker, MeteredBackend, RequestCounts
+from fray_coordinator.store.root_watch import RootWatch
 from fray_layouts.errors import Malformed
-from fray_layouts.object_keys import DoctorKeys
+from fray_layouts.object_keys import CLUSTER_KEY, DoctorKeys
 from fray_layouts.parsing import parse_json
+from fray_layouts.records import ClusterSettings
 
 T = TypeVar("T")
 
@@ -83,6 +86,7 @@ class Store:
         self._backend = MeteredBackend(backend, self.usage)
         self._clock = clock
         self._rng = rng
+        self._watch: RootWatch | None = None
         self._answered = {True: float("-inf"), False: float("-inf")}  # when a read, or a write, was last answered
 
     @property
@@ -103,6 +107,29 @@ class Store:
     def renames(self) -> bool:
         """Whether `withdraw` renames an object instead of deleting it."""
         return self._backend.scheme == "file"
+
+    def watch_root(self, settings: ClusterSettings, version: Version) -> None:
+        """From now on answer nothing while the root holds another cluster than this one, or none; see `RootWatch`."""
+        self._watch = RootWatch(self._clock, self.root, settings, version)
+
+    def root_confirmed(self) -> None:
+        """Note that the root still holds the cluster: a record of this process, under an id used once, was there."""
+        if self._watch is not None:
+            self._watch.confirmed()
+
+    def suspect_root(self) -> None:
+        """Note that the root may hold another cluster: the next request confirms it first."""
+        if self._watch is not None:
+            self._watch.suspect()
+
+    async def confirm_root(self) -> None:
+        """Make sure that the root still holds the cluster, for example before an absent object counts as removed."""
+        self.suspect_root()
+
+        async def nothing() -> None:
+            return
+
+        await self._persist("get", CLUSTER_KEY, nothing)
 
     async def get(self, key: str, one_of_many: bool = False) -> Object | None:
         """Read the object; None if it is absent.
@@ -129,7 +156,10 @@ class Store:
         check_key(key)
 
         async def read() -> Object | NotModified | None:
-            return await self._backend.get_if_changed(key, version)
+            answer = await self._backend.get_if_changed(key, version)
+            if answer is None and version is not None:
+                await self._confirm_root()
+            return answer
 
         return await self._persist("get", key, read, patience, one_of_many)
 
@@ -174,6 +204,8 @@ class Store:
             except PreconditionFailed:
                 in_doubt = True
                 if outcome := await self._read_back(key, data, expect, op):
+                    if isinstance(outcome, Rejected) and outcome.current is None:
+                        await self._confirm_root()
                     return outcome
                 raise NotApplied("the precondition failed and now holds again: the name changed meanwhile") from None
 
@@ -229,21 +261,26 @@ class Store:
 
         keys: as `fray_layouts` makes them; for others, `put` reports what is wrong.
         """
-        created = batches.create(keys, data) if (batches := self._backend.batches) is not None else {}
+        created = batches.create(keys, data) if (batches := self._batches(True)) is not None else {}
         self.usage.writes += len(created)
         return created
 
     def read_batch(self, keys: Sequence[str]) -> dict[str, Object]:
         """Read objects; returns those that certainly exist, by key; none on remote stores."""
-        found = batches.read(keys) if (batches := self._backend.batches) is not None else {}
+        found = batches.read(keys) if (batches := self._batches(False)) is not None else {}
         self.usage.reads += len(found)
         return found
 
     def delete_batch(self, keys: Sequence[str]) -> set[str]:
         """Delete objects whose content does not matter; returns the keys that are certainly absent now."""
-        absent = batches.delete(keys) if (batches := self._backend.batches) is not None else set()
+        absent = batches.delete(keys) if (batches := self._batches(True)) is not None else set()
         self.usage.deletes += len(absent)
         return absent
+
+    def _batches(self, writes: bool) -> Batches | None:
+        """The verbs on batches; None if there are none, or if the root must be confirmed first, as other verbs do."""
+        watch = self._watch
+        return None if watch is not None and watch.must_confirm(writes) else self._backend.batches
 
     def now(self) -> float:
         """The storage's clock, seconds since the epoch. Raises `RuntimeError` before `learn_clock()`."""
@@ -259,6 +296,10 @@ class Store:
 
     async def close(self) -> None:
         await self._backend.close()
+
+    async def _confirm_root(self) -> None:
+        if self._watch is not None:
+            await self._watch.confirm(self._backend.get_if_changed)
 
     async def _read_back(self, key: str, data: bytes, expect: Expectation, op: str | None) -> Outcome | None:
         return outcome_of_write(await self._backend.get(key), data, expect, op)
@@ -294,6 +335,8 @@ class Store:
         failures = 0
         while True:
             try:
+                if self._watch is not None and self._watch.must_confirm(writes=verb not in READ_VERBS):
+                    await self._confirm_root()
                 answer = await attempt()
                 self.failing.worked(verb, key)
                 self._answered[verb in READ_VERBS] = self._clock.boottime()
@@ -333,6 +376,8 @@ class Store:
         Only a write of data shows that writes work: even on a full disk, deletes and rejections work as usual.
         """
         reads = verb in READ_VERBS
+        if self._watch is not None and self._watch.lost:
+            return False
         if self._answered[reads] <= since:
             with suppress(AttemptFailed):
                 if reads:

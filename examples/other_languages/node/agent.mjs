@@ -12,7 +12,7 @@ import path from "node:path";
 import { parseArgs } from "node:util";
 
 import { ring, stop } from "./client.mjs";
-import { isProgram, openCluster } from "./cluster.mjs";
+import { confirmRoot, isProgram, openCluster } from "./cluster.mjs";
 import { Heartbeat, monotonic } from "./heartbeat.mjs";
 import { agentKey, childFolder, doorbellKey, jobKey, parsePending, pendingFolder, pendingKey } from "./names.mjs";
 import { stamped } from "./records.mjs";
@@ -76,6 +76,7 @@ export class Agent {
     const { isApplied, hadMail } = await this.#beat();
     if (hadMail) await this.#readHeld();
     if (isApplied) return;
+    await confirmRoot(this.cluster);
     for (const { task } of this.#held.values()) task?.kill();
     this.#held.clear();
     await this.#join(joined);
@@ -116,6 +117,7 @@ export class Agent {
     if (now >= this.#repairAt) await this.#repair(now);
     const doorbell = await this.records.read(doorbellKey(this.pool), this.#seen.doorbell);
     const rang = doorbell !== null && doorbell.version !== this.#seen.doorbell;
+    if (rang && doorbell.record?.cluster !== this.settings.cluster_id) await confirmRoot(this.cluster);
     if (!rang && now < this.#lookAt) return;
     this.#seen.doorbell = doorbell?.version;
     this.#lookAt = this.#repairAt;
@@ -217,7 +219,7 @@ export class Agent {
     if (found?.record.status !== "pending" || found.record.attempt !== end.attempt + 1) return;
     const entry = JSON.stringify(stamped({ job: id, attempt: found.record.attempt }));
     await this.store.write(pendingKey(found.record), entry, ABSENT);
-    await ring(this.store, this.pool);
+    await ring(this.cluster, this.pool);
   }
 
   async #removeEntry(held) {

@@ -33,7 +33,7 @@ export async function submit({ store, records, settings }, given) {
   const { record, applied } = await records.create(jobKey(job.id), job);
   if (!applied && !runsTheSame(record.spec, spec)) throw new Error(`${job.id} exists and runs something else`);
   if (applied && store.now() - at > settings.quarantine / 2) await insist(() => store.write(...entry, ANYTHING));
-  if (applied) await ring(store, spec.pool);
+  if (applied) await ring({ store, settings }, spec.pool);
   return job.id;
 }
 
@@ -49,8 +49,8 @@ function runsTheSame(one, other) {
 }
 
 /** Tells a pool's agents that something waits. A hint: a ring that fails costs time only. */
-export async function ring(store, pool = "default") {
-  const body = JSON.stringify(stamped({ rung_at: store.now() }));
+export async function ring({ store, settings }, pool = "default") {
+  const body = JSON.stringify(stamped({ rung_at: store.now(), cluster: settings.cluster_id }));
   await store.write(doorbellKey(pool), body, ANYTHING).catch(() => {});
 }
 

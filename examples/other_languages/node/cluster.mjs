@@ -29,6 +29,13 @@ export async function openCluster(root) {
   return { root, store, records, settings };
 }
 
+/** Throws if the root holds another cluster by now, or none. Nothing may be concluded then, as in an outage. */
+export async function confirmRoot({ root, records, settings: { cluster_id, addresses } }) {
+  const { record } = (await records.read(CLUSTER)) ?? {};
+  if (record?.cluster_id !== cluster_id || record.addresses?.[0] !== addresses[0])
+    throw new Error(`${root} holds ${record ? `another cluster, ${record.cluster_id}` : "no cluster"}, not ${cluster_id}`);
+}
+
 /** Whether a module is what `node` was asked to run. */
 export function isProgram(url, [, file] = process.argv) {
   return Boolean(file) && existsSync(file) && pathToFileURL(realpathSync(file)).href === url;

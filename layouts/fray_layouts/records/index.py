@@ -26,8 +26,10 @@ class Doorbell(Record, kw_only=True):
         released_at: for a queue's doorbell: when the writer last released an item.
         replaces: the version that a ring for a new plan replaced; a reader that knew that version need not list the
             index.
+        cluster: the id of the writer's cluster, for readers whose root another cluster has replaced.
     """
 
     rung_at: Time = 0.0
     released_at: Time = 0.0
     replaces: str = ""
+    cluster: str = ""

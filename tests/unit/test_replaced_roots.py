@@ -1,0 +1,153 @@
+"""Processes whose root holds another cluster all at once, or none: they wait, write nothing there, and go on later."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from fray_agents.agent.agent import Agent, AgentOptions
+from fray_coordinator.core import Core
+from fray_coordinator.errors import StoreUnavailable
+from fray_coordinator.jobs import doorbell
+from fray_coordinator.jobs.lookup import read_job
+from fray_coordinator.jobs.submission import submit
+from fray_coordinator.jobs.waiting import wait_for
+from fray_coordinator.protocol.cluster_identity import CONFIRMED_SECONDS
+from fray_coordinator.protocol.transitions import Status
+from fray_coordinator.store.interface import ABSENT, Object
+from fray_coordinator.store.memory import MemoryContents
+from fray_layouts.object_keys import AgentKeys
+from fray_layouts.records import Doorbell, Resources
+from fray_layouts.spec_parsing import parse_spec
+from tests.support.fake_tasks import fake
+from tests.support.scripted_agents import launch
+from tests.support.virtual import Cluster
+
+HOST = Resources(cpu=4000, memory=2**33, disk=2**33)
+
+
+@asynccontextmanager
+async def agents_at(cluster: Cluster, tmp_path: Path) -> AsyncIterator[list[Agent]]:
+    """Two agents: the first runs a job as long as it may, which takes all of it; the second is idle."""
+    agents = []
+    for number in range(2):
+        (tmp_path / str(number)).mkdir()
+        start = fake(tmp_path / str(number), {"job": 200.0, "strange": 1.0})
+        options = AgentOptions(capacity=HOST, work_dir=tmp_path / str(number), start_task=start)
+        agents.append(Agent(await cluster.core(local=False), options))
+    running = [asyncio.create_task(agent.run()) for agent in agents]
+    try:
+        yield agents
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
+async def strange_cluster(cluster: Cluster) -> Core:
+    """Another cluster at the same root, in which a job waits, as somebody's `fray run` makes it."""
+    cluster.replace(MemoryContents())
+    stranger = await cluster.core(local=False)
+    await submit(stranger, [parse_spec({"name": "strange", "entrypoint": {"command": ["true"]}})])
+    return stranger
+
+
+@pytest.mark.parametrize("is_emptied", [True, False])
+async def test_agents_neither_kill_their_tasks_nor_work_in_another_cluster(
+    cluster: Cluster, tmp_path: Path, is_emptied: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    user = await cluster.core()
+    async with agents_at(cluster, tmp_path) as agents:
+        job = (await launch(user)).id
+        await asyncio.sleep(20)
+        ours = cluster.contents
+        if is_emptied:
+            cluster.replace(MemoryContents())
+        else:
+            await strange_cluster(cluster)
+        strange = dict(cluster.contents.objects)
+        await asyncio.sleep(120)
+        assert cluster.contents.objects == strange, "not even an agent's record"
+        cluster.replace(ours)
+        ended = (await wait_for(user, [job], 600.0))[job]
+        assert (ended.status, ended.attempt) == (Status.SUCCEEDED, 1)
+        assert [agent.member.fenced.is_set() for agent in agents] == [False, False]
+    assert ("no cluster at" if is_emptied else "another cluster, ") in caplog.text
+
+
+async def test_an_agent_joins_again_if_only_its_record_is_gone(cluster: Cluster, tmp_path: Path) -> None:
+    async with agents_at(cluster, tmp_path) as agents:
+        await asyncio.sleep(20)
+        cluster.contents.remove(AgentKeys.key(agents[1].id))
+        await asyncio.sleep(120)
+        assert [agent.member.fenced.is_set() for agent in agents] == [False, True]
+
+
+async def test_an_idle_agent_claims_nothing_by_a_bell_of_another_cluster(cluster: Cluster, tmp_path: Path) -> None:
+    """Even right after a heartbeat, when nothing else would make it look."""
+    user = await cluster.core()
+    async with agents_at(cluster, tmp_path) as agents:
+        await doorbell.ring(user, "default")
+        await asyncio.sleep(20)
+        for agent in agents:
+            agent.member.core.store.root_confirmed()
+        await strange_cluster(cluster)
+        strange = dict(cluster.contents.objects)
+        await asyncio.sleep(CONFIRMED_SECONDS / 2)
+        assert cluster.contents.objects == strange
+
+
+async def test_clients_do_not_conclude_that_jobs_are_gone_and_write_nothing(cluster: Cluster) -> None:
+    user = await cluster.core()
+    job = (await launch(user)).id
+    waiting = asyncio.create_task(wait_for(user, [job]))
+    await asyncio.sleep(5)
+    ours = cluster.contents
+    await strange_cluster(cluster)
+    strange = dict(cluster.contents.objects)
+    with pytest.raises(StoreUnavailable, match=r"another cluster, .* is at memory.* put that back"):
+        await read_job(user, job)
+    with pytest.raises(StoreUnavailable, match="another cluster"):
+        await launch(user)
+    assert cluster.contents.objects == strange
+    with pytest.raises(StoreUnavailable, match="another cluster"):
+        await waiting
+    cluster.replace(ours)
+    assert (await read_job(user, job)).record.id == job
+
+
+async def test_a_process_that_only_writes_confirms_its_root_now_and_then(cluster: Cluster) -> None:
+    user = await cluster.core()
+    connection = cluster.connections[-1]
+    for number in range(10):
+        assert await user.store.put(f"blobs/{number}", b"x", ABSENT)
+        await asyncio.sleep(CONFIRMED_SECONDS / 4)
+    assert connection.asked.count(("get_if_changed", "cluster.json")) == 2
+    cluster.replace(MemoryContents())
+    await asyncio.sleep(CONFIRMED_SECONDS)
+    with pytest.raises(StoreUnavailable, match="no cluster at") as told:
+        await user.store.put("blobs/late", b"x", ABSENT)
+    assert not told.value.others_answered, "an outage, not a matter of this object"
+    assert cluster.keys() == []
+
+
+async def test_new_addresses_and_an_unreadable_cluster_json_change_nothing_for_those_at_work(cluster: Cluster) -> None:
+    user = await cluster.core()
+    found = cluster.contents.objects["cluster.json"]
+    again = f'"addresses":["{user.store.address}",'.encode()
+    for body in (b"garbage", found.data.replace(b'"addresses":[', again)):
+        cluster.contents.set("cluster.json", Object(body, f"version of {len(body)} bytes", found.updated))
+        await asyncio.sleep(2 * CONFIRMED_SECONDS)
+        await user.store.put(f"blobs/{len(body)}", b"x", ABSENT)
+
+
+async def test_the_bell_names_the_cluster(cluster: Cluster) -> None:
+    user = await cluster.core()
+    await doorbell.ring(user, "default")
+    bell = await user.records.read("pools/default/doorbell", Doorbell)
+    assert bell is not None
+    assert bell.record.cluster == user.settings.cluster_id
