@@ -10,7 +10,7 @@ import bisect
 import json
 from collections import Counter
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import Any
 from urllib.parse import unquote
@@ -37,7 +37,10 @@ class Emulator:
         denied: kinds of requests that get 403 (`GET`, `POST`, `DELETE`, `LIST`, `SETTINGS`).
         token: the token that requests must have; "" for none.
         folders_first: list a folder by its own name, as file systems do, before longer names that begin with it.
-        clock_ahead: seconds by which the `Date` of every answer is wrong.
+        clock_ahead: seconds by which its clock is wrong.
+        without_times: reads say nothing about when the object was written.
+        one_version: a part of names whose objects all have the same version.
+        unanswered: by kind of request, how many of the next ones get HTTP 503.
         asked: the number of requests of each kind.
     """
 
@@ -47,6 +50,9 @@ class Emulator:
     token: str = ""
     clock_ahead: float = 0
     folders_first: bool = False
+    without_times: bool = False
+    one_version: str = "?"
+    unanswered: Counter[str] = field(default_factory=Counter)
     objects: dict[str, Stored] = field(default_factory=dict)
     names: list[str] = field(default_factory=list)
     generation: int = 1_000_000
@@ -103,7 +109,9 @@ class Emulator:
             return web.Response(status=404, text=f"No such object: {BUCKET}/{name}")
         if not self.ignore_preconditions and request.query.get("ifGenerationNotMatch") == str(found.generation):
             return web.Response(status=304)
-        headers = {"x-goog-generation": str(found.generation), "Last-Modified": format_datetime(found.updated, True)}
+        headers = {"x-goog-generation": self._generation(name)}
+        if not self.without_times:
+            headers["Last-Modified"] = format_datetime(found.updated + timedelta(seconds=self.clock_ahead), True)
         return web.Response(body=found.data, headers=headers)
 
     async def delete(self, request: web.Request) -> web.Response:
@@ -122,13 +130,20 @@ class Emulator:
         self.asked[kind] += 1
         if self.token and request.headers.get("Authorization") != f"Bearer {self.token}":
             raise web.HTTPUnauthorized(text="Invalid Credentials")
+        if self.unanswered[kind] > 0:
+            self.unanswered[kind] -= 1
+            raise web.HTTPServiceUnavailable
         if kind in self.denied:
             raise web.HTTPForbidden(text=f"the caller does not have {kind} access")
 
     def _check(self, name: str, request: web.Request) -> None:
         wanted = request.query.get("ifGenerationMatch")
         found = self.objects.get(name)
-        if wanted is not None and not self.ignore_preconditions and int(wanted) != (found.generation if found else 0):
+        if (
+            wanted is not None
+            and not self.ignore_preconditions
+            and wanted != (self._generation(name) if found else "0")
+        ):
             raise web.HTTPPreconditionFailed(text="At least one of the pre-conditions you specified did not hold.")
 
     def _name(self, request: web.Request) -> str:
@@ -136,7 +151,11 @@ class Emulator:
 
     def _resource(self, name: str) -> dict[str, str]:
         found = self.objects[name]
-        return {"name": name, "generation": str(found.generation), "updated": found.updated.isoformat()}
+        updated = found.updated + timedelta(seconds=self.clock_ahead)
+        return {"name": name, "generation": self._generation(name), "updated": updated.isoformat()}
+
+    def _generation(self, name: str) -> str:
+        return "7" if self.one_version in name else str(self.objects[name].generation)
 
     async def _stamp(self, request: web.Request, response: web.StreamResponse) -> None:
         now = datetime.fromtimestamp(datetime.now(UTC).timestamp() + self.clock_ahead, UTC)

@@ -11,7 +11,11 @@ from typing import Any
 
 import pytest
 
-from fray_coordinator.store.opening import OVERRIDE_VARIABLE, network_file_system
+from fray_coordinator.clock import SystemClock
+from fray_coordinator.store import probe as store_probe
+from fray_coordinator.store.buckets import ServerClock
+from fray_coordinator.store.interface import ANY
+from fray_coordinator.store.opening import OVERRIDE_VARIABLE, network_file_system, open_backend
 from fray_coordinator.store.probe import Finding, probe, unfitness
 from tests.support.gcs_emulator import Emulator
 from tests.support.servers import Server, fake_gcs, gcs_emulator, moto
@@ -54,7 +58,7 @@ def test_nothing_is_wrong_with_a_good_bucket_and_nothing_is_left_in_it(emulated:
     emulator, root = emulated
     findings = asyncio.run(probe(root))
     assert {finding.severity for finding in findings} == {"ok"}
-    assert len(findings) == 7
+    assert len(findings) == 8
     assert emulator.names == []
 
 
@@ -108,6 +112,49 @@ def test_a_joining_agent_gets_errors_alone_and_nothing_while_the_store_is_away(
     ]
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://127.0.0.1:9")
     assert asyncio.run(unfitness(root)) == []
+
+
+@pytest.mark.parametrize(("kind", "times"), [("DELETE", 99), ("LIST", 99), ("POST", 1), ("GET", 1)])
+def test_a_joining_agent_gets_what_was_found_although_other_requests_get_no_answer(
+    emulated: tuple[Emulator, str], kind: str, times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    emulator, root = emulated
+    monkeypatch.setattr(store_probe, "TRY_PAUSE", 0.0)
+    emulator.ignore_preconditions, emulator.unanswered[kind] = True, times
+    assert "created again" in asyncio.run(unfitness(root))[0].what
+
+
+def test_reads_without_times_are_an_error(emulated: tuple[Emulator, str]) -> None:
+    emulator, root = emulated
+    emulator.without_times = True
+    assert "last-modified" in only(problems(root)).what
+
+
+def test_times_of_objects_that_are_not_the_storages_are_an_error(
+    emulated: tuple[Emulator, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, root = emulated
+    monkeypatch.setattr(ServerClock, "offset", lambda self: 3600.0)
+    found = problems(root)
+    assert ("error", "the time of an object that was just written differs by 3") in [
+        (finding.severity, finding.what[:56]) for finding in found
+    ]
+
+
+def test_versions_that_do_not_change_are_found_where_a_clusters_objects_are(emulated: tuple[Emulator, str]) -> None:
+    emulator, root = emulated
+    for name, text in (("a", "1"), ("b", "2")):
+        asyncio.run(_put(root, f"jobs/{name}.json", text.encode()))
+    emulator.one_version = "root/jobs/"
+    whats = [finding.what for finding in problems(root) if finding.severity == "error"]
+    assert "an object was changed although its version was another (under jobs/)" in whats
+    assert "objects under jobs/ have the same version although their contents differ" in whats
+
+
+async def _put(root: str, key: str, data: bytes) -> None:
+    backend = open_backend(root, SystemClock())
+    await backend.put(key, data, ANY)
+    await backend.close()
 
 
 def test_nothing_is_wrong_with_s3(at: Any) -> None:

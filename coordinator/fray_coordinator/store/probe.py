@@ -7,9 +7,9 @@ import asyncio
 import os
 import re
 import stat
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Literal
 
@@ -22,6 +22,7 @@ from fray_coordinator.store.interface import (
     ANY,
     NOT_MODIFIED,
     AttemptFailed,
+    BadObject,
     Expectation,
     PreconditionFailed,
     Refused,
@@ -30,12 +31,22 @@ from fray_coordinator.store.interface import (
 from fray_coordinator.store.local import LocalBackend
 from fray_coordinator.store.opening import network_file_system, open_backend
 from fray_layouts.errors import FrayError
-from fray_layouts.object_keys import DoctorKeys
+from fray_layouts.index_keys import PendingKey
+from fray_layouts.object_keys import AgentKeys, DoctorKeys, EndpointKey, JobKeys, NameKeys
+from fray_layouts.queue_keys import QueueKeys
 
 CLOCK_TOLERANCE = 30.0
 """Seconds that this host's clock may be wrong without a warning; from minutes on, providers refuse credentials."""
 LONG_LOCK_SECONDS = 1.0
 """Seconds between two reads of the locks; a lock that is held at both reads counts as held for long."""
+TRIES, TRY_PAUSE = 3, 0.5
+"""How often a joining agent makes a check to which some request gets no answer, and the seconds between two tries."""
+AREAS = (AgentKeys.area, JobKeys.area, PendingKey.area, NameKeys.area, EndpointKey.area, QueueKeys.area)
+"""Where a cluster has most of its objects: a proxy, a cache or a policy may treat some of them in another way."""
+SAMPLE = 5
+"""Objects of each area that are read."""
+TIME_TOLERANCE = 2.0
+"""Seconds by which two answers about one object's time may differ: some have whole seconds."""
 MAX_UNREADABLE_NAMED = 20
 """Number of unreadable objects that are reported by name."""
 SHARE_REMEDY = "to share a root with a group, give it to the group: docs/operating.md says how"
@@ -44,6 +55,10 @@ UNSAFE_DELETES_REMEDY = (
     "this is good enough to try things out, but not for work: an object that one process changes while another deletes "
     "it is lost. Two consumers may get the same item of a queue, an actor may not be found, or a job may wait until "
     "the next repair; for work, use GCS, S3 or a local disk"
+)
+TIMES_REMEDY = (
+    "do not use this root: items of queues would count as void, and jobs would be kept too long or not long enough; "
+    "correct the clocks of its servers, or use GCS, S3 or a local disk"
 )
 UNORDERED_REMEDY = (
     "do not use this root: jobs and items of queues would be found late, or never; use GCS, S3 or a local disk"
@@ -72,18 +87,42 @@ Check = Callable[[StoreBackend, str, Clock], Awaitable[list[Finding]]]
 
 
 async def probe(root: str) -> list[Finding]:
-    """Probe `root`; writes, lists and deletes a few objects under `doctor/`."""
+    """Probe `root`: write, list and delete a few objects under `doctor/`, and read some of a cluster's own.
+
+    In a bucket, the storage's promises are tried in several folders at once, also among the cluster's objects.
+    """
     clock = SystemClock()
     try:
         backend = open_backend(root, clock)
     except FrayError as error:
         return [Finding("error", f"{root} cannot be opened", str(error))]
     folder = DoctorKeys.folder(system_random().token())
+    folders = [folder] if backend.local else [folder, *(f"{area}{folder}" for area in AREAS)]
     try:
-        findings = [finding for check in CHECKS for finding in await _findings(check, backend, folder, clock)]
+        findings: list[Finding] = []
+        for check in PROMISES:
+            made = await asyncio.gather(*(_findings(check, backend, one, clock) for one in folders))
+            findings += _together(dict(zip(folders, made, strict=True)))
+        for check in (*CHECKS, _clean_up):
+            findings += await _findings(check, backend, folder, clock)
+        for one in folders[1:]:
+            findings += await _findings(_clean_up, backend, one, clock)
         return list(dict.fromkeys(findings))
     finally:
         await backend.close()
+
+
+def _together(made: Mapping[str, list[Finding]]) -> list[Finding]:
+    """The findings of one check by the folder where it was made; what is wrong only in some of them names these."""
+    where: dict[Finding, list[str]] = {}
+    for folder, findings in made.items():
+        for finding in findings:
+            where.setdefault(finding, []).append(folder.partition("/")[0] + "/")
+    wrong = {finding: folders for finding, folders in where.items() if finding.severity != "ok"}
+    return [
+        finding if len(folders) == len(made) else replace(finding, what=f"{finding.what} (under {', '.join(folders)})")
+        for finding, folders in (wrong or where).items()
+    ]
 
 
 async def why_unfit(root: str) -> str:
@@ -101,17 +140,29 @@ async def unfitness(root: str) -> list[Finding]:
     folder = DoctorKeys.folder(system_random().token())
     found: list[Finding] = []
     try:
-        for check in (_create, _change, _delete, _order, _settings, _permissions):
-            found += await check(backend, folder, clock)
+        for check in (_create, _change, _delete, _read, _order, _settings, _permissions):
+            found += await _answered(check, backend, folder, clock)
     except Refused as error:
         found += [] if error.may_pass else [_failure(folder, error)]
     except AttemptFailed:
-        return []  # a process that joins waits until the storage answers
+        pass  # what was found before counts; for the rest, a process that joins waits until the storage answers
     finally:
         with suppress(AttemptFailed):
             await _clean_up(backend, folder, clock)
         await backend.close()
     return [finding for finding in found if finding.severity == "error"]
+
+
+async def _answered(check: Check, backend: StoreBackend, folder: str, clock: Clock) -> list[Finding]:
+    """The findings of a check, which is made again under other names if some request of it gets no answer."""
+    for number in range(TRIES - 1):
+        try:
+            return await check(backend, f"{folder}/{number}", clock)
+        except Refused:
+            raise
+        except AttemptFailed:
+            await clock.sleep(TRY_PAUSE)
+    return await check(backend, f"{folder}/{TRIES - 1}", clock)
 
 
 async def _findings(check: Check, backend: StoreBackend, folder: str, clock: Clock) -> list[Finding]:
@@ -170,6 +221,32 @@ async def _poll(backend: StoreBackend, folder: str, clock: Clock) -> list[Findin
     return [Finding("warning", "an unchanged object is sent again with every poll", "expect more traffic")]
 
 
+async def _read(backend: StoreBackend, folder: str, clock: Clock) -> list[Finding]:
+    """Read an object that was just written: its content, its version and its time, also in a listing."""
+    key = f"{folder}/read"
+    version = (await backend.put(key, b"content", ANY)).version
+    found = await backend.get(key)
+    rows = await backend.list(key, None, None, True)
+    if found is None or found.data != b"content" or found.version != version:
+        return [
+            Finding(
+                "error",
+                "an object that was just written is read with other content or another version",
+                UNUSABLE_REMEDY,
+            )
+        ]
+    if [row.version for row in rows] != [version]:
+        return [
+            Finding("error", "an object that was just written is listed with another version, or not", UNUSABLE_REMEDY)
+        ]
+    times = [found.updated, *(row.updated for row in rows if row.updated is not None)]
+    now = clock.wall() + (backend.server_offset() or 0.0)
+    if (wrong := max(abs(now - time) for time in times)) > CLOCK_TOLERANCE:
+        what = f"the time of an object that was just written differs by {wrong:.0f} s from the storage's clock"
+        return [Finding("error", what, TIMES_REMEDY)]
+    return [Finding("ok", "an object is read as it was written, with its version and its time")]
+
+
 async def _order(backend: StoreBackend, folder: str, clock: Clock) -> list[Finding]:
     """List objects in order, in one folder and across folders; jobs and queues only rely on the former."""
     flat = [f"{folder}/flat/{name}" for name in ("a-b", "a.b", "a0")]
@@ -200,6 +277,25 @@ async def _clock(backend: StoreBackend, folder: str, clock: Clock) -> list[Findi
         what = f"this host's clock is {abs(offset):.0f} s {way} the store's"
         return [Finding("warning", what, "set the clock (NTP): credentials may be refused, and times in logs mislead")]
     return [Finding("ok", f"this host's clock and the store's differ by {abs(offset):.1f} s")]
+
+
+async def _samples(backend: StoreBackend, folder: str, clock: Clock) -> list[Finding]:
+    """Read some objects that the cluster has: whether listings and reads agree about their versions and times."""
+    found = []
+    for area in AREAS:
+        contents: dict[str, set[bytes]] = {}
+        for row in await backend.list(area, None, SAMPLE, True):
+            for _ in range(2):
+                with suppress(BadObject):  # another check, or `fray fsck`, names it
+                    if (read := await backend.get(row.key)) is not None and read.version == row.version:
+                        contents.setdefault(read.version, set()).add(read.data)
+                        if row.updated is not None and abs(read.updated - row.updated) > TIME_TOLERANCE:
+                            what = f"two answers about an object under {area} give different times for one version"
+                            found.append(Finding("error", what, TIMES_REMEDY))
+        if any(len(different) > 1 for different in contents.values()):
+            what = f"objects under {area} have the same version although their contents differ"
+            found.append(Finding("error", what, UNUSABLE_REMEDY))
+    return found
 
 
 async def _settings(backend: StoreBackend, folder: str, clock: Clock) -> list[Finding]:
@@ -293,19 +389,8 @@ async def _clean_up(backend: StoreBackend, folder: str, clock: Clock) -> list[Fi
     return []
 
 
-CHECKS: tuple[Check, ...] = (
-    _create,
-    _change,
-    _delete,
-    _poll,
-    _order,
-    _clock,
-    _settings,
-    _file_system,
-    _permissions,
-    _unreadable_files,
-    _clean_up,
-)
+PROMISES: tuple[Check, ...] = (_create, _change, _delete, _poll, _read, _order)
+CHECKS: tuple[Check, ...] = (_samples, _clock, _settings, _file_system, _permissions, _unreadable_files)
 
 
 async def _put_works(backend: StoreBackend, key: str, data: bytes, expect: Expectation) -> bool:
