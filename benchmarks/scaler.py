@@ -21,6 +21,7 @@ from fray_agents.provisioning.scaler import Scaler
 from fray_coordinator.core import Core, open_core
 from fray_coordinator.jobs.submission import submit
 from fray_coordinator.protocol.scaling.listed import ListedMachine, ListedState
+from fray_coordinator.protocol.scaling.scope import ScalingScope
 from fray_coordinator.store.interface import ABSENT, ANY
 from fray_coordinator.store.metering import GCS_PRICES
 from fray_layouts.machine_keys import MachineKeys
@@ -73,7 +74,7 @@ async def runs(pools: int, machines: int) -> dict[str, Any]:
     async def opened(core: Core, pool: str, spec: ProvisioningSpec) -> Listing:
         return providers[pool]
 
-    scaler = Scaler(core, "bench", opened)
+    scaler = Scaler(core, "bench", ScalingScope(named=frozenset(providers)), opened)
     figures = {"first": await timed(scaler), "nothing_changed": await timed(scaler)}
     for key in agents:
         await core.records.change(key, AgentRecord, lambda agent: replace(agent, beat=agent.beat + 1))

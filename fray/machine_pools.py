@@ -20,6 +20,8 @@ from fray_agents.host.place import host_name
 from fray_agents.provisioning.prices import hourly_cost, similar_zone, unpriced
 from fray_coordinator.core import Core, open_core
 from fray_coordinator.jobs.machines import change_pool, read_machines, read_pools
+from fray_coordinator.protocol.scaling.scope import ScalingScope
+from fray_coordinator.store.opening import root_url
 from fray_layouts.errors import InvalidInput
 from fray_layouts.pool_file import WarmEnvironment
 from fray_layouts.pool_file_parsing import PoolToSet, parse_fray_file, parse_pool
@@ -33,9 +35,14 @@ T = TypeVar("T")
 
 FRAY_FILE = "fray.yaml"
 
+_set_here: dict[str, dict[str, ProvisioningSpec]] = {}
+"""By root, the pools that this program has set."""
+
 
 def set_pool(root: str, pool: str, **fields: Any) -> ProvisioningSpec:
     """Set which machines a pool may have. It replaces the earlier settings; returns the settings as they are stored.
+
+    This program makes and removes the pool's machines while it waits, like those of the pools in `fray.yaml`.
 
     Args:
         root: root of the cluster, which is created if it does not exist.
@@ -46,7 +53,9 @@ def set_pool(root: str, pool: str, **fields: Any) -> ProvisioningSpec:
         InvalidInput: a field is wrong or unknown.
     """
     wanted = parse_pool(fields)
-    return _on(root, lambda core: write_pool(core, pool, wanted, Path()), create=True)
+    spec = _on(root, lambda core: write_pool(core, pool, wanted, Path()), create=True)
+    _set_here.setdefault(root_url(root), {})[pool] = spec
+    return spec
 
 
 def get_pool(root: str, pool: str) -> ProvisioningSpec | None:
@@ -85,6 +94,21 @@ def read_fray_file(path: Path) -> dict[str, PoolToSet]:
         except InvalidInput as error:
             raise InvalidInput(f"pools.{name}.{error.field}", error.value, error.remedy) from None
     return pools
+
+
+def described_pools(root: str) -> ScalingScope:
+    """The pools that the user describes: in `fray.yaml` in the current directory, or by `set_pool` in this program.
+
+    Args:
+        root: root of the cluster.
+
+    Raises:
+        InvalidInput: the file is wrong, as for `read_fray_file`.
+    """
+    path = Path(FRAY_FILE)
+    pools = read_fray_file(path) if path.is_file() else {}
+    described = {name: _on_this_host(pool.provisioning) for name, pool in pools.items()}
+    return ScalingScope(described=described | _set_here.get(root_url(root), {}))
 
 
 async def write_pool(

@@ -107,7 +107,7 @@ class Scene:
 
     def is_released(self) -> bool:
         """Whether no machine is left. Agents remove the machines; a run like one from cron removes the last one."""
-        scale = [sys.executable, "-m", "fray", "scale", "--once", "--root", self.cluster.root]
+        scale = [sys.executable, "-m", "fray", "scale", "--once", POOL, "--root", self.cluster.root]
         subprocess.run(scale, check=True, stdout=subprocess.DEVNULL)
         return not self.present()
 

@@ -1,17 +1,23 @@
 """The scaler of a program that waits for machines. Without it, a cluster without agents would never start.
 
-It scales the pools like an agent with `--provision`, while the program waits and no other process has the role.
+While the program waits and no other process scales them, it scales the pools of the file `fray.yaml` in its current
+directory, and those that it has set itself. It leaves all other pools alone: it runs nothing, and uses none of its
+user's rights, because of what others wrote into the bucket.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 
 from fray_coordinator.background import keep_running, start_task
 from fray_coordinator.core import Core
+from fray_layouts.errors import InvalidInput
+
+log = logging.getLogger("fray")
 
 _RESIGN_SECONDS = 5.0
 """Seconds that the end of a wait takes at most to give up the role. If that fails, others take it over later."""
@@ -57,6 +63,13 @@ class WaitingScaler:
             await asyncio.wait([scaling], timeout=_RESIGN_SECONDS)
 
     async def _scale(self) -> None:
-        from fray_agents.provisioning.scaler import Scaler  # imported late: few programs wait for machines
+        from fray.machine_pools import described_pools  # imported late: few programs wait for machines
+        from fray_agents.provisioning.scaler import Scaler
 
-        await Scaler(self._core, f"wait-{self._core.rng.token()}", steps_back=True).run()
+        try:
+            scope = described_pools(self._core.root)
+        except InvalidInput as error:
+            log.warning("no pool is scaled by this program: %s", error)
+            return
+        if scope.pools:
+            await Scaler(self._core, f"wait-{self._core.rng.token()}", scope, steps_back=True).run()

@@ -31,8 +31,12 @@ from tests.support.waiting import wait_until
 
 @pytest.fixture
 def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
-    """A root without an agent, whose jobs may have one machine, a process here. The process is killed at the end."""
+    """A root without an agent, whose jobs may have one machine, a process here. The process is killed at the end.
+
+    This process and its commands are in a folder whose fray.yaml describes the pool.
+    """
     monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
     root = tmp_path / "root"
     allow(root, 1)
     yield Shell(root)
@@ -46,12 +50,20 @@ def allow(root: Path, machines: int) -> None:
     spec = ProvisioningSpec(
         provider="local", zones=[host_name()], max=machines, capacity=Resources(cpu=4000, memory=2**32, disk=2**32)
     )
+    (root.parent / "fray.yaml").write_text(
+        f"pools: {{default: {{provider: local, max: {machines}, capacity: {{cpu: 4, memory: 4GiB, disk: 4GiB}}}}}}"
+    )
     record = AgentPoolRecord(provisioning=spec)
     on_cluster(root, lambda core: change_pool(core, "default", lambda before: record))
 
 
 def last_run(root: Path) -> ScalerRecord:
     return on_cluster(root, read_scaler) or ScalerRecord()
+
+
+def has_run(root: Path) -> bool:
+    """Whether a scaler has looked at the pool."""
+    return "default" in last_run(root).pools
 
 
 def agents(root: Path) -> list[str]:
@@ -79,7 +91,7 @@ def test_fray_run_starts_a_cluster_in_which_nothing_runs_and_fray_down_ends_it(s
 def test_ctrl_c_gives_the_role_back(shell: Shell) -> None:
     allow(shell.root, 0)
     ran = shell.start("run", "--", "true", stderr=subprocess.PIPE)
-    wait_until(lambda: last_run(shell.root).ran_at)
+    wait_until(lambda: has_run(shell.root))
     assert last_run(shell.root).holder.startswith("wait-")
     ran.send_signal(signal.SIGINT)
     _, err = ran.communicate(timeout=200)
@@ -123,7 +135,7 @@ def test_every_wait_for_machines_takes_the_role_and_gives_it_back(
     cluster = StorageCluster(str(shell.root))
     with ThreadPoolExecutor(1) as thread:
         wait = thread.submit(made(StorageClient(cluster)))
-        wait_until(lambda: last_run(shell.root).ran_at)
+        wait_until(lambda: has_run(shell.root))
         assert last_run(shell.root).holder.startswith("wait-")
         for job in cluster.list_jobs():
             cluster.terminate(job.job_id)

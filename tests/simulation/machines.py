@@ -32,6 +32,7 @@ from fray_agents.provisioning.scaler import Scaler
 from fray_coordinator.clock import RandomSource
 from fray_coordinator.core import Core, core_on
 from fray_coordinator.errors import StoreError
+from fray_coordinator.protocol.scaling.scope import ScalingScope
 from fray_coordinator.store.store import Store
 from fray_layouts.machine_keys import MachineKeys
 from fray_layouts.records import ClusterSettings, ProvisioningSpec, SliceMember
@@ -192,7 +193,8 @@ class MachineWorld(MachineWatch):
         async def live() -> None:
             """Let a scaler run again and again. alone: without the lease, like repeated `fray scale --once`."""
             core = await self.joined(owner, self.drawn_clock(self.draw))
-            fresh = partial(Scaler, core, owner.name, open_provider=self._open_provider)
+            scope = ScalingScope(named=frozenset({SINGLES, SLICES}))
+            fresh = partial(Scaler, core, owner.name, scope, open_provider=self._open_provider)
             scaler = fresh()
             while True:
                 with suppress(StoreError):

@@ -15,6 +15,7 @@ from fray_agents.agent.scaler_loop import ScalerLoop
 from fray_agents.provisioning.scaler import Scaler
 from fray_coordinator.jobs.submission import submit
 from fray_coordinator.protocol.scaling.listed import ListedMachine, ListedState
+from fray_coordinator.protocol.scaling.scope import ScalingScope
 from fray_coordinator.store.interface import ABSENT
 from fray_layouts.object_keys import AgentKeys, CoordinatorKeys, PoolKeys
 from fray_layouts.records import AgentPoolRecord, AgentRecord, ProvisioningSpec, Resources, ScalerRecord
@@ -26,6 +27,7 @@ from tests.support.memory_provider import MemoryProvider
 from tests.support.virtual import Cluster
 
 HOST = Resources(cpu=4000, memory=2**33, disk=2**33)
+SCOPE = ScalingScope(named=frozenset({"spot"}))
 
 
 async def test_an_agent_says_which_machine_it_runs_on(cluster: Cluster, tmp_path: Path) -> None:
@@ -48,7 +50,7 @@ async def test_the_last_agent_of_a_pool_has_its_own_machine_deleted(
     spec = ProvisioningSpec(provider="command", capacity=HOST, idle_seconds=30.0, hourly_cost=1.0)
     await core.records.put(PoolKeys.record("spot"), AgentPoolRecord(provisioning=spec), ABSENT)
     await submit(core, [parse_spec({"name": "job", "pool": "spot", "entrypoint": {"command": ["true"]}})])
-    starter = Scaler(core, "wait-1", provider.open)
+    starter = Scaler(core, "wait-1", SCOPE, provider.open)
     assert await starter.run_if_elected()
     await starter.resign()
     [machine] = provider.machines
@@ -64,7 +66,7 @@ async def test_the_last_machine_of_a_scaler_that_died_is_deleted_by_its_agent(cl
     await core.records.put(PoolKeys.record("spot"), AgentPoolRecord(provisioning=spec), ABSENT)
     await core.records.put(CoordinatorKeys.scaler, ScalerRecord(holder="dead"), ABSENT)
     provider.machines["m1"] = ListedMachine("spot", "m1", "", ListedState.READY)
-    loop = ScalerLoop(trusted_member(core, HOST), asked=False)
+    loop = ScalerLoop(trusted_member(core, HOST), SCOPE, asked=False)
     loop._scaler.open_provider = provider.open
     await loop.run_once_more()
     assert provider.machines == {}
@@ -74,7 +76,7 @@ async def test_an_agent_that_is_denied_its_machines_leaves_at_once(cluster: Clus
     core, provider = await cluster.core(), MemoryProvider(denied=True)
     spec = ProvisioningSpec(provider="command", capacity=HOST)
     await core.records.put(PoolKeys.record("spot"), AgentPoolRecord(provisioning=spec), ABSENT)
-    loop = ScalerLoop(trusted_member(core, HOST), asked=False)
+    loop = ScalerLoop(trusted_member(core, HOST), SCOPE, asked=False)
     loop._scaler.open_provider = provider.open
     assert await loop._scaler.run_if_elected()
     left_at = core.clock.boottime()

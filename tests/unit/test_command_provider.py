@@ -191,3 +191,15 @@ async def test_states_of_slurms_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_the_examples_pools_are_read(name: str) -> None:
     [pool] = read_fray_file(EXAMPLES / name / "fray.yaml")
     assert pool in ("cluster", "pods")
+
+
+async def test_programs_get_no_secrets_of_this_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_CLOUD_SECRET", "hunter2")
+    monkeypatch.setenv("FRAY_CLUSTER_SPEC", "gs://b/r")
+    monkeypatch.setenv("KUBECONFIG", "/k")
+    await provider_of(spec_of(list=script('env >"$1"', str(tmp_path / "told")))).list()
+    told = {line.partition("=")[0] for line in (tmp_path / "told").read_text().splitlines()}
+    own = {"FRAY_CLUSTER", "FRAY_POOL", "FRAY_PREFIX"}
+    assert own < told
+    assert "KUBECONFIG" in told
+    assert told <= own | {*command.PASSED_ON} | {"PWD", "OLDPWD", "SHLVL", "_"}, "which the shell sets"

@@ -253,6 +253,7 @@ def test_down_closes_the_pools_drains_and_lists_the_rest(shell: Shell, monkeypat
         "pools": ["small", "train"],
         "draining": ["of-machine"],
         "machines": ["train/m1"],
+        "not_scaled": [],
         "agents": ["of-people"],
         "unattended": True,
     }
@@ -271,9 +272,29 @@ def test_down_closes_the_pools_drains_and_lists_the_rest(shell: Shell, monkeypat
 
 
 def test_down_waits_until_the_machines_are_gone_and_scales_if_nobody_does(shell: Shell) -> None:
-    shell("pool", "set", "small", "--provider", "local")
+    (shell.root.parent / "fray.yaml").write_text("pools: {small: {provider: local}}")
+    shell("up")
     put_machine(shell, MachineRecord(pool="small", name="m2", state="deleting", provider="local"))
     assert "no machine is left" in shell("down", "--wait", "60").stdout
+
+
+def test_down_says_how_machines_of_pools_that_are_not_described_here_are_removed(shell: Shell) -> None:
+    shell("pool", "set", "small", "--provider", "local")
+    put_machine(shell, MachineRecord(pool="small", name="m2", state="deleting", provider="local"))
+    assert "pool small is in no fray.yaml here, so `fray scale small` removes its machines" in shell("down").stdout
+    assert [row["state"] for row in shell.json("machines")] == ["deleting"]
+    assert [*shell.json("scale", "--once", "small")["pools"]] == ["small"]
+    assert shell.json("machines") == []
+
+
+def test_scale_is_told_which_pools(shell: Shell) -> None:
+    shell("pool", "set", "small", "--provider", "local")
+    assert "name the pools to scale" in shell("scale", "--once", code=1).stderr
+    (shell.root.parent / "fray.yaml").write_text("pools: {small: {provider: local}, other: {provider: local}}")
+    assert [*shell.json("scale", "--once")["pools"]] == ["small"]
+    shell("pool", "set", "small", "--max", "9")
+    assert shell.json("scale", "--once")["pools"] == {}, "the file says otherwise"
+    assert [*shell.json("scale", "--once", "small")["pools"]] == ["small"]
 
 
 def test_programs_set_and_read_pools(tmp_path: Path) -> None:

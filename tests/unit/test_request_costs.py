@@ -18,6 +18,7 @@ from fray_coordinator.core import Core, open_core
 from fray_coordinator.jobs.submission import submit
 from fray_coordinator.jobs.waiting import wait_for
 from fray_coordinator.protocol.scaling.listed import ListedMachine, ListedState
+from fray_coordinator.protocol.scaling.scope import ScalingScope
 from fray_coordinator.store.interface import ABSENT
 from fray_layouts.machine_keys import MachineKeys
 from fray_layouts.object_keys import AgentKeys, PoolKeys
@@ -167,7 +168,7 @@ async def test_a_run_of_the_scaler_lists_each_pool_twice_and_reads_changed_objec
     async def opened(core: Core, pool: str, spec: ProvisioningSpec) -> MemoryProvider:
         return pools[pool]
 
-    scaler = Scaler(core, "scaler", opened)
+    scaler = Scaler(core, "scaler", ScalingScope(named=frozenset(pools)), opened)
     assert await scaler.run_if_elected()
     connection.asked.clear()
     assert await scaler.run_if_elected()

@@ -15,6 +15,7 @@ from fray_coordinator.core import Core
 from fray_coordinator.jobs.machines import change_pool
 from fray_coordinator.jobs.submission import submit
 from fray_coordinator.protocol.role_lease import LEASE_INTERVALS
+from fray_coordinator.protocol.scaling.scope import ScalingScope
 from fray_coordinator.store.interface import ANY
 from fray_layouts.machine_keys import MachineKeys
 from fray_layouts.object_keys import CoordinatorKeys, JobKeys, PoolKeys
@@ -35,6 +36,7 @@ from tests.support.virtual import Cluster, run
 
 HOST = Resources(cpu=4000, memory=2**33, disk=2**33)
 POOL = "burst"
+SCOPE = ScalingScope(named=frozenset({POOL, "other"}))
 SOUND = ProvisioningSpec(provider="command", capacity=HOST)
 
 
@@ -58,7 +60,7 @@ async def test_waiting_jobs_make_machines_within_the_bounds(cluster: Cluster) ->
     core, provider = await cluster.core(), MemoryProvider()
     await with_pool(core)
     await with_jobs(core, 6)
-    scaler = Scaler(core, "one", provider.open)
+    scaler = Scaler(core, "one", SCOPE, provider.open)
     found = await scaler.run_once()
     assert (len(provider.machines), found[POOL].limit) == (4, "max")
     await scaler.run_once()
@@ -70,7 +72,7 @@ async def test_waiting_jobs_make_machines_within_the_bounds(cluster: Cluster) ->
 async def test_nothing_waits_and_nothing_is_made(cluster: Cluster) -> None:
     core, provider = await cluster.core(), MemoryProvider()
     await with_pool(core)
-    await Scaler(core, "one", provider.open).run_once()
+    await Scaler(core, "one", SCOPE, provider.open).run_once()
     assert provider.asked == []
 
 
@@ -78,7 +80,7 @@ async def test_a_lost_reply_makes_no_second_machine(cluster: Cluster) -> None:
     core, provider = await cluster.core(), MemoryProvider(lost=1)
     await with_pool(core, max=1)
     await with_jobs(core, 1)
-    scaler = Scaler(core, "one", provider.open)
+    scaler = Scaler(core, "one", SCOPE, provider.open)
     for _ in range(5):
         await scaler.run_once()
         await asyncio.sleep(60)
@@ -90,7 +92,7 @@ async def test_a_zone_without_room_is_followed_by_the_next_in_the_same_run(clust
     core, provider = await cluster.core(), MemoryProvider(refuse={"us-a": "stockout"})
     await with_pool(core, zones=["us-a", "eu-b"])
     await with_jobs(core, 1)
-    found = await Scaler(core, "one", provider.open).run_once()
+    found = await Scaler(core, "one", SCOPE, provider.open).run_once()
     assert provider.asked[:2] == [("create", "us-a"), ("create", "eu-b")]
     assert (found[POOL].zones["us-a"].kind, found[POOL].zones["us-a"].text) == ("stockout", "nothing left in us-a")
     assert [listed.zone for listed in provider.machines.values()] == ["eu-b"]
@@ -100,7 +102,7 @@ async def test_a_machine_that_no_record_knows_is_deleted(cluster: Cluster) -> No
     core, provider = await cluster.core(), MemoryProvider()
     await with_pool(core, max=1)
     await with_jobs(core, 1)
-    scaler = Scaler(core, "one", provider.open)
+    scaler = Scaler(core, "one", SCOPE, provider.open)
     await scaler.run_once()
     (name,) = provider.machines
     await core.store.delete(MachineKeys.key(POOL, name))
@@ -112,7 +114,7 @@ async def test_a_provider_that_does_not_answer_is_told_and_kills_nothing(cluster
     core, provider = await cluster.core(), MemoryProvider()
     await with_pool(core, max=1)
     await with_jobs(core, 1)
-    scaler = Scaler(core, "one", provider.open)
+    scaler = Scaler(core, "one", SCOPE, provider.open)
     await scaler.run_once()
     provider.silent = True
     await asyncio.sleep(30)
@@ -121,7 +123,7 @@ async def test_a_provider_that_does_not_answer_is_told_and_kills_nothing(cluster
 
 
 async def test_one_process_has_the_role_and_another_takes_it_when_it_is_given_up(cluster: Cluster) -> None:
-    first, second = Scaler(await cluster.core(), "first"), Scaler(await cluster.core(), "second")
+    first, second = Scaler(await cluster.core(), "first", SCOPE), Scaler(await cluster.core(), "second", SCOPE)
     assert await first.run_if_elected()
     assert not await second.run_if_elected()
     await first.resign()
@@ -132,7 +134,7 @@ async def test_one_process_has_the_role_and_another_takes_it_when_it_is_given_up
 
 
 async def test_a_role_whose_holder_died_is_taken_over(cluster: Cluster) -> None:
-    first, second = Scaler(await cluster.core(), "first"), Scaler(await cluster.core(), "second")
+    first, second = Scaler(await cluster.core(), "first", SCOPE), Scaler(await cluster.core(), "second", SCOPE)
     assert await first.run_if_elected()
     ran = [await second.run_if_elected()]
     for _ in range(10):
@@ -145,7 +147,10 @@ async def test_a_role_whose_holder_died_is_taken_over(cluster: Cluster) -> None:
 async def test_a_run_that_takes_longer_than_the_lease_keeps_it(cluster: Cluster) -> None:
     core, provider = await cluster.core(), MemoryProvider(slow=80.0)
     await with_pool(core)
-    first, second = Scaler(core, "first", provider.open), Scaler(await cluster.core(), "second", provider.open)
+    first, second = (
+        Scaler(core, "first", SCOPE, provider.open),
+        Scaler(await cluster.core(), "second", SCOPE, provider.open),
+    )
     looking = asyncio.create_task(first.run_if_elected())
     while not looking.done():
         await asyncio.sleep(5)
@@ -157,7 +162,7 @@ async def test_a_scaler_that_lost_the_role_asks_the_provider_for_nothing_more(cl
     core, provider = await cluster.core(), MemoryProvider(slow=80.0)
     await with_pool(core)
     await with_jobs(core, 1)
-    looking = asyncio.create_task(Scaler(core, "first", provider.open).run_if_elected())
+    looking = asyncio.create_task(Scaler(core, "first", SCOPE, provider.open).run_if_elected())
     await asyncio.sleep(1)
     await core.records.change(CoordinatorKeys.scaler, ScalerRecord, lambda now: replace(now, holder="second"))
     assert not await looking
@@ -168,7 +173,7 @@ async def test_a_scaler_that_lost_the_role_asks_the_provider_for_nothing_more(cl
 async def test_a_role_whose_record_cannot_be_read_is_taken_once_it_has_aged(cluster: Cluster) -> None:
     core = await cluster.core()
     await core.store.put(CoordinatorKeys.scaler, b"{", ANY)
-    scaler, interval = Scaler(core, "one"), core.settings.pass_interval
+    scaler, interval = Scaler(core, "one", SCOPE), core.settings.pass_interval
     for _ in range(LEASE_INTERVALS):
         assert not await scaler.run_if_elected()
         await asyncio.sleep(interval)
@@ -181,10 +186,10 @@ async def test_a_role_whose_record_cannot_be_read_is_taken_once_it_has_aged(clus
 async def test_a_volunteer_leaves_scaling_to_others_if_it_lacks_a_right(cluster: Cluster) -> None:
     core, provider = await cluster.core(), MemoryProvider(denied=True)
     await with_pool(core)
-    volunteer = Scaler(core, "volunteer", provider.open, steps_back=True)
+    volunteer = Scaler(core, "volunteer", SCOPE, provider.open, steps_back=True)
     assert await volunteer.run_if_elected()
     assert not await volunteer.run_if_elected()
-    other = Scaler(await cluster.core(), "other", provider.open)
+    other = Scaler(await cluster.core(), "other", SCOPE, provider.open)
     assert await other.run_if_elected(), "the role is free"
     assert await other.run_if_elected(), "who was asked to goes on"
     found = await core.records.read(CoordinatorKeys.scaler, ScalerRecord)
@@ -195,7 +200,7 @@ async def test_a_volunteer_leaves_scaling_to_others_if_it_lacks_a_right(cluster:
 async def test_a_volunteer_goes_on_scaling_while_a_provider_does_not_answer(cluster: Cluster) -> None:
     core, provider = await cluster.core(), MemoryProvider(silent=True)
     await with_pool(core)
-    volunteer = Scaler(core, "volunteer", provider.open, steps_back=True)
+    volunteer = Scaler(core, "volunteer", SCOPE, provider.open, steps_back=True)
     assert await volunteer.run_if_elected()
     assert await volunteer.run_if_elected()
 
@@ -204,7 +209,7 @@ async def test_an_idle_machine_is_drained_and_then_deleted(cluster: Cluster, tmp
     core, provider = await cluster.core(), MemoryProvider()
     await with_pool(core, max=1, idle_seconds=30.0)
     await with_jobs(core, 1)
-    scaler = Scaler(core, "one", provider.open)
+    scaler = Scaler(core, "one", SCOPE, provider.open)
     await scaler.run_once()
     (name,) = provider.machines
     start = fake(tmp_path, {"job": 5.0})
@@ -226,7 +231,7 @@ async def test_two_scalers_at_once_make_no_more_than_the_pool_may_have(cluster: 
     core = await cluster.core()
     await with_pool(core, max=2)
     await with_jobs(core, 8)
-    both = [Scaler(await cluster.core(), name, provider.open) for name in ("one", "two")]
+    both = [Scaler(await cluster.core(), name, SCOPE, provider.open) for name in ("one", "two")]
     for _ in range(10):
         await asyncio.gather(*(scaler.run_once() for scaler in both))
         assert len(provider.machines) <= 2
@@ -239,14 +244,14 @@ async def _killed_at(cluster: Cluster, ticks: int) -> bool:
     core, provider = await cluster.core(), MemoryProvider()
     await with_pool(core, max=2)
     await with_jobs(core, 2)
-    dying = asyncio.create_task(Scaler(await cluster.core(), "dying", provider.open).run_once())
+    dying = asyncio.create_task(Scaler(await cluster.core(), "dying", SCOPE, provider.open).run_once())
     for _ in range(ticks):
         await asyncio.sleep(0)
     ended = not dying.cancel()
     await asyncio.gather(dying, return_exceptions=True)
     recorded = {machine.name for machine in await machines(cluster, core)}
     assert provider.machines.keys() <= recorded
-    other = Scaler(core, "other", provider.open)
+    other = Scaler(core, "other", SCOPE, provider.open)
     for _ in range(3):
         await other.run_once()
         assert len(provider.machines) <= 2
@@ -268,7 +273,7 @@ async def test_a_machine_whose_record_cannot_be_read_is_left_alone_and_told(clus
     core, provider = await cluster.core(), MemoryProvider()
     await with_pool(core, max=1)
     await with_jobs(core, 1)
-    scaler = Scaler(core, "one", provider.open)
+    scaler = Scaler(core, "one", SCOPE, provider.open)
     await scaler.run_once()
     (key,) = cluster.keys(MachineKeys.folder(POOL))
     await core.store.put(key, b"{", ANY)
@@ -290,7 +295,7 @@ async def test_a_damaged_record_of_a_machine_is_its_pools_trouble_only(cluster: 
     await core.records.write(PoolKeys.record("other"), AgentPoolRecord, AgentPoolRecord(provisioning=SOUND), None)
     damaged = b'{"pool": "burst", "name": "m1", "state": "up", "zone": "a b"}'
     await core.store.put(MachineKeys.key(POOL, "m1"), damaged, ANY)
-    found = await Scaler(core, "one", provider.open).run_once()
+    found = await Scaler(core, "one", SCOPE, provider.open).run_once()
     assert [bool(found[pool].problem) for pool in (POOL, "other")] == [True, False]
 
 
@@ -301,7 +306,7 @@ async def test_a_job_whose_agent_was_killed_right_after_its_claim_makes_a_machin
     (done,) = await submit(core, [parse_spec({"name": "j", "pool": POOL, "entrypoint": {"command": ["true"]}})])
     lease = JobLease(agent="vm-1", host="vm", since=core.now())
     await asyncio.sleep(1)
-    scaler = Scaler(core, "one", provider.open)
+    scaler = Scaler(core, "one", SCOPE, provider.open)
     key = JobKeys.key(done.job.id)
     await core.records.update(key, JobRecord, lambda now: replace(done.job, status="running", lease=lease))
     await scaler.run_once()
@@ -312,7 +317,7 @@ async def test_a_provider_that_cannot_list_is_asked_for_nothing(cluster: Cluster
     core, provider = await cluster.core(), MemoryProvider(silent=True)
     await with_pool(core, min=1)
     await with_jobs(core, 2)
-    scaler = Scaler(core, "one", provider.open)
+    scaler = Scaler(core, "one", SCOPE, provider.open)
     found = await scaler.run_once()
     assert (provider.asked, await machines(cluster, core)) == ([], [])
     assert (found[POOL].problem, found[POOL].wanted) == ("no answer", 2)
@@ -325,7 +330,7 @@ async def test_a_request_that_waits_gives_way_to_the_next_zone(cluster: Cluster)
     core, provider = await cluster.core(), MemoryProvider(full={"us-a"})
     await with_pool(core, zones=["us-a", "eu-b"], max=1)
     await with_jobs(core, 1)
-    scaler = Scaler(core, "one", provider.open)
+    scaler = Scaler(core, "one", SCOPE, provider.open)
     for _ in range(20):
         found = await scaler.run_once()
         await asyncio.sleep(10)

@@ -21,7 +21,7 @@ from fray_layouts.spec_parsing import parse_spec
 from tests.support.fake_tasks import fake
 from tests.support.memory_provider import MemoryProvider
 from tests.support.virtual import Cluster
-from tests.unit.test_scaler import HOST, POOL, with_jobs, with_pool
+from tests.unit.test_scaler import HOST, POOL, SCOPE, with_jobs, with_pool
 
 
 async def with_silent_agent(core: Core, state: str, job: dict[str, Any], **fields: Any) -> None:
@@ -58,7 +58,7 @@ async def test_a_job_whose_agent_was_lost_waits_though_nobody_has_requeued_it(
     core, provider = await cluster.core(), MemoryProvider()
     await with_pool(core)
     await with_silent_agent(core, state, job, **fields)
-    await Scaler(core, "one", provider.open).run_once()
+    await Scaler(core, "one", SCOPE, provider.open).run_once()
     assert len(provider.machines) == machines
 
 
@@ -67,7 +67,7 @@ async def test_a_job_that_is_claimed_during_a_run_waits_no_more(cluster: Cluster
     core, provider = await cluster.core(), MemoryProvider(slow=20.0)
     await with_pool(core)
     (done,) = await submit(core, [parse_spec({"name": "j", "pool": POOL, "entrypoint": {"command": ["true"]}})])
-    looking = asyncio.create_task(Scaler(core, "one", provider.open).run_once())
+    looking = asyncio.create_task(Scaler(core, "one", SCOPE, provider.open).run_once())
     await asyncio.sleep(10)
     lease = JobLease(agent="new", host="h", since=core.now())
     key = JobKeys.key(done.job.id)
@@ -80,7 +80,7 @@ async def test_a_providers_answer_is_stored(cluster: Cluster) -> None:
     core, provider = await cluster.core(), MemoryProvider()
     await with_pool(core)
     await with_jobs(core, 1)
-    await Scaler(core, "one", provider.open).run_once()
+    await Scaler(core, "one", SCOPE, provider.open).run_once()
     (key,) = cluster.keys(MachineKeys.folder(POOL))
     found = await core.records.read(key, MachineRecord)
     assert found is not None
@@ -95,7 +95,7 @@ async def test_agents_are_not_silent_because_their_provider_is_slow(cluster: Clu
     agent = Agent(await cluster.core(), options)
     running = asyncio.create_task(agent.run())
     await asyncio.sleep(60)
-    await Scaler(core, "one", provider.open).run_once()
+    await Scaler(core, "one", SCOPE, provider.open).run_once()
     assert provider.asked == [], "its job does not wait for a machine"
     running.cancel()
 
@@ -104,6 +104,6 @@ async def test_machines_that_a_zone_refuses_at_once_are_one_refusal(cluster: Clu
     core, provider = await cluster.core(), MemoryProvider(refuse={"us-a": "stockout"})
     await with_pool(core, zones=["us-a"])
     await with_jobs(core, 4)
-    found = await Scaler(core, "one", provider.open).run_once()
+    found = await Scaler(core, "one", SCOPE, provider.open).run_once()
     assert provider.asked == [("create", "us-a")] * 4
     assert found[POOL].zones["us-a"].times == 1

@@ -18,7 +18,7 @@ from fray_layouts.records import AgentPoolRecord, ProvisioningSpec
 from fray_layouts.states import MachineState
 from tests.support.memory_provider import MemoryProvider
 from tests.support.virtual import Cluster
-from tests.unit.test_scaler import HOST, POOL, SOUND, machines, with_jobs, with_pool
+from tests.unit.test_scaler import HOST, POOL, SCOPE, SOUND, machines, with_jobs, with_pool
 
 SPEC_ELSEWHERE = ProvisioningSpec(provider="cloud_run", zones=["us-central1"], capacity=HOST)
 
@@ -46,18 +46,18 @@ async def test_machines_of_a_pool_that_may_have_none_any_more_are_removed(cluste
     core, provider = await cluster.core(), MemoryProvider()
     await with_pool(core)
     await with_jobs(core, 2)
-    scaler = Scaler(core, "one", provider.open)
+    scaler = Scaler(core, "one", SCOPE, provider.open)
     await scaler.run_once()
     assert len(provider.machines) == 2
     await set_pool(core, None)
     for _ in range(4):
-        await Scaler(core, "another", provider.open).run_once()
+        await Scaler(core, "another", SCOPE, provider.open).run_once()
         await asyncio.sleep(60)
     assert provider.machines == {}
     assert {m.state for m in await machines(cluster, core)} == {MachineState.GONE}
     await asyncio.sleep(AFTERMATH_SECONDS)
-    await Scaler(core, "another", provider.open).run_once()
-    assert await Scaler(core, "another", provider.open).run_once() == {}, "nobody looks after it any more"
+    await Scaler(core, "another", SCOPE, provider.open).run_once()
+    assert await Scaler(core, "another", SCOPE, provider.open).run_once() == {}, "nobody looks after it any more"
 
 
 async def test_machines_of_a_provider_that_a_pool_had_go_before_others_come(cluster: Cluster) -> None:
@@ -68,7 +68,7 @@ async def test_machines_of_a_provider_that_a_pool_had_go_before_others_come(clus
 
     await with_pool(core)
     await with_jobs(core, 1)
-    scaler = Scaler(core, "one", opened)
+    scaler = Scaler(core, "one", SCOPE, opened)
     await scaler.run_once()
     await set_pool(core, SPEC_ELSEWHERE)
     await scaler.run_once()
@@ -91,7 +91,7 @@ async def test_a_machine_that_a_slow_run_makes_at_the_pools_old_place_is_removed
 
     await with_pool(core)
     await with_jobs(core, 1)
-    slow, quick = Scaler(core, "slow", opened), Scaler(core, "quick", opened)
+    slow, quick = Scaler(core, "slow", SCOPE, opened), Scaler(core, "quick", SCOPE, opened)
     old.slow = 50.0
     late = asyncio.create_task(slow.run_once())
     await asyncio.sleep(1)
@@ -103,7 +103,7 @@ async def test_a_machine_that_a_slow_run_makes_at_the_pools_old_place_is_removed
     await old.made.wait()
     late.cancel()
     for _ in range(4):
-        await Scaler(core, "another", opened).run_once()
+        await Scaler(core, "another", SCOPE, opened).run_once()
         await asyncio.sleep(60)
     assert old.machines == {}
     assert {m.state for m in await machines(cluster, core) if m.provider == "command"} == {MachineState.GONE}
@@ -120,7 +120,7 @@ async def test_a_zone_that_a_pool_no_longer_names_is_listed_while_it_has_machine
 
     await with_pool(core, zones=["us-a"])
     await with_jobs(core, 1)
-    scaler = Scaler(core, "one", opened)
+    scaler = Scaler(core, "one", SCOPE, opened)
     await scaler.run_once()
     await set_pool(core, ProvisioningSpec(provider="command", zones=["eu-b"], capacity=HOST, max=0))
     await scaler.run_once()
@@ -139,7 +139,7 @@ async def test_a_pool_whose_record_cannot_be_read_keeps_its_machines_and_says_so
     core, provider = await cluster.core(), MemoryProvider()
     await with_pool(core)
     await with_jobs(core, 1)
-    scaler = Scaler(core, "one", provider.open)
+    scaler = Scaler(core, "one", SCOPE, provider.open)
     await scaler.run_once()
     await core.store.put(PoolKeys.record(POOL), b"{", ANY)
     for _ in range(3):
@@ -154,7 +154,7 @@ async def test_a_machine_that_cannot_be_deleted_yet_is_not_forgotten_with_its_po
     core, provider = await cluster.core(), MemoryProvider()
     await with_pool(core)
     await with_jobs(core, 1)
-    scaler = Scaler(core, "one", provider.open)
+    scaler = Scaler(core, "one", SCOPE, provider.open)
     await scaler.run_once()
     (name,) = provider.machines
     await set_pool(core, None)
@@ -171,7 +171,7 @@ async def test_a_machine_whose_record_cannot_be_read_is_not_forgotten_with_its_p
     core, provider = await cluster.core(), MemoryProvider()
     await with_pool(core)
     await with_jobs(core, 1)
-    scaler = Scaler(core, "one", provider.open)
+    scaler = Scaler(core, "one", SCOPE, provider.open)
     await scaler.run_once()
     (key,) = cluster.keys(MachineKeys.folder(POOL))
     await set_pool(core, None)
@@ -188,7 +188,7 @@ async def test_a_provider_that_does_not_answer_is_not_forgotten_with_its_pool(cl
     core, provider = await cluster.core(), MemoryProvider()
     await with_pool(core)
     await with_jobs(core, 1)
-    scaler = Scaler(core, "one", provider.open)
+    scaler = Scaler(core, "one", SCOPE, provider.open)
     await scaler.run_once()
     await set_pool(core, None)
     await core.store.delete(*cluster.keys(MachineKeys.folder(POOL)))
@@ -210,7 +210,7 @@ async def test_a_provider_that_was_closed_is_not_called_again(cluster: Cluster) 
         opened.append(MemoryProvider())
         return opened[-1]
 
-    scaler = Scaler(core, "one", open_provider)
+    scaler = Scaler(core, "one", SCOPE, open_provider)
     for spec in (SOUND, replace(SOUND, machine_type="broken"), SOUND):
         await set_pool(core, spec)
         await scaler.run_once()

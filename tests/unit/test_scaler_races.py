@@ -19,7 +19,7 @@ from fray_layouts.records import MachineRecord
 from fray_layouts.states import MachineState
 from tests.support.memory_provider import MemoryProvider
 from tests.support.virtual import Cluster, VirtualClock
-from tests.unit.test_scaler import POOL, machines, with_jobs, with_pool
+from tests.unit.test_scaler import POOL, SCOPE, machines, with_jobs, with_pool
 
 
 def intercept(cluster: Cluster, act: Callable[[MachineRecord], Awaitable[None]], when: MachineState) -> None:
@@ -42,7 +42,7 @@ async def test_a_scaler_that_wakes_long_after_its_write_makes_no_call(cluster: C
     await with_pool(core, max=1)
     await with_jobs(core, 1)
     intercept(cluster, lambda _: asyncio.sleep(CALL_SECONDS - CALL_TIMEOUT + 1), MachineState.CREATING)
-    scaler = Scaler(core, "one", provider.open)
+    scaler = Scaler(core, "one", SCOPE, provider.open)
     await scaler.run_once()
     assert provider.asked == []
     await asyncio.sleep(60)
@@ -64,7 +64,7 @@ async def test_a_scaler_that_was_suspended_with_its_host_makes_no_call(
         await asyncio.sleep(CALL_SECONDS)
 
     intercept(cluster, suspended, MachineState.CREATING)
-    await Scaler(core, "one", provider.open).run_once()
+    await Scaler(core, "one", SCOPE, provider.open).run_once()
     assert provider.asked == []
 
 
@@ -77,7 +77,7 @@ async def test_an_intent_of_another_counts_though_it_cannot_be_read(cluster: Clu
         await other.store.put(MachineKeys.key(POOL, "m-other"), b"{", ABSENT)
 
     intercept(cluster, damaged, MachineState.WANTED)
-    await Scaler(core, "one", provider.open).run_once()
+    await Scaler(core, "one", SCOPE, provider.open).run_once()
     assert provider.asked == []
 
 
@@ -91,7 +91,7 @@ async def test_a_machine_that_another_gives_up_meanwhile_is_not_asked_for(cluste
         await other.records.change(key, MachineRecord, lambda now: replace(now, state="deleting"))
 
     intercept(cluster, gives_up, MachineState.CREATING)
-    await Scaler(core, "one", provider.open).run_once()
+    await Scaler(core, "one", SCOPE, provider.open).run_once()
     assert [verb for verb, _ in provider.asked] == ["delete"]
 
 
@@ -110,7 +110,7 @@ async def test_the_reply_to_a_request_is_stored_though_another_scaler_changes_th
         return operation
 
     monkeypatch.setattr(MemoryProvider, "create", lambda _, request: answered_late(request))
-    await Scaler(core, "one", provider.open).run_once()
+    await Scaler(core, "one", SCOPE, provider.open).run_once()
     (machine,) = await machines(cluster, core)
     assert (machine.state, machine.operation, machine.created_at) == ("deleting", "operation", core.now())
 
@@ -134,6 +134,6 @@ async def test_a_scaler_that_is_too_slow_to_give_up_one_intent_gives_up_the_next
         await other.records.write(key, MachineRecord, asked(intent.record, other.now()), intent)
 
     intercept(cluster, want, MachineState.WANTED)
-    await Scaler(core, "one", provider.open).run_once()
+    await Scaler(core, "one", SCOPE, provider.open).run_once()
     assert provider.asked == []
     assert [m.state for m in await machines(cluster, core)] == ["gone", "creating"]

@@ -18,6 +18,7 @@ from fray_coordinator.jobs.why_machines import machines_for
 from fray_coordinator.jobs.why_waiting import why_waiting
 from fray_coordinator.placements import reservations
 from fray_coordinator.protocol.scaling import demand
+from fray_coordinator.protocol.scaling.scope import ScalingScope
 from fray_coordinator.store.interface import ANY
 from fray_layouts.index_keys import PlacementKey
 from fray_layouts.object_keys import AgentKeys, JobKeys, PoolKeys, ReservationKeys
@@ -40,6 +41,7 @@ from tests.support.virtual import Cluster
 
 HOST = Resources(cpu=4000, memory=2**33, disk=2**33)
 POOL = "burst"
+SCOPE = ScalingScope(named=frozenset({POOL, "odd"}))
 ZONES = ["us-a", "eu-b"]
 
 
@@ -74,7 +76,7 @@ async def hold(core: Core, record: ReservationRecord, *agents: str) -> None:
 async def made(core: Core) -> list[str]:
     """The zones of the machines that a run makes."""
     provider = MemoryProvider()
-    await Scaler(core, "one", provider.open).run_once()
+    await Scaler(core, "one", SCOPE, provider.open).run_once()
     return [machine.zone for machine in provider.machines.values()]
 
 
@@ -131,7 +133,7 @@ async def test_a_wait_for_a_job_in_a_reservation_becomes_one_for_machines(core: 
     await reasons.update([job])
     assert begun == [True]
     assert "no scaler has looked at it yet" in reasons.text
-    await Scaler(core, "one", MemoryProvider().open).run_once()
+    await Scaler(core, "one", SCOPE, MemoryProvider().open).run_once()
     await core.clock.sleep(core.settings.pass_interval)
     await reasons.update([job])
     assert "on the way" in reasons.text, "who waits sees at once that somebody looks after the pool"
@@ -165,7 +167,7 @@ async def test_an_error_in_a_decision_on_one_owner_keeps_no_pool_from_its_machin
     await reserve(core, id="r-2")
     with raising_for("odd", where, function):
         provider = MemoryProvider()
-        found = await Scaler(core, "one", provider.open).run_once()
+        found = await Scaler(core, "one", SCOPE, provider.open).run_once()
     assert [machine.zone for machine in provider.machines.values()] == ["us-a", "us-a"]
     assert "unforeseen" in found[POOL].problem or function == "lacking_units"
 
@@ -183,5 +185,5 @@ async def test_an_error_in_the_settings_of_one_pool_is_told_and_the_others_are_s
 
     with mock.patch.object(scaler, "accounts", accounts):
         provider = MemoryProvider()
-        found = await Scaler(core, "one", provider.open).run_once()
+        found = await Scaler(core, "one", SCOPE, provider.open).run_once()
     assert (len(provider.machines), "unforeseen" in found["odd"].problem) == (2, True)

@@ -141,9 +141,10 @@ def test_a_place_that_may_still_have_machines_is_listed_again() -> None:
 def test_the_accounts_that_another_run_adds_meanwhile_are_kept() -> None:
     lab, team = (changed(TPU, tpu=TpuSettings(project=name)) for name in ("lab", "team"))
     mine, theirs = {"p": PoolScaling(accounts=[team])}, {"p": PoolScaling(accounts=[lab, team])}
-    assert with_others(mine, theirs, {})["p"].accounts == [lab, team]
-    assert with_others(mine, theirs, theirs) == mine, "this run has found none there"
-    assert with_others({}, theirs, {})["p"].accounts == [lab, team]
+    assert with_others(mine, theirs, {}, {"p"})["p"].accounts == [lab, team]
+    assert with_others(mine, theirs, theirs, {"p"}) == mine, "this run has found none there"
+    assert with_others({}, theirs, {}, {"p"})["p"].accounts == [lab, team]
+    assert with_others({}, theirs, {}, ()) == theirs, "a run leaves other pools as they are"
 
 
 def test_machines_elsewhere_count_and_are_not_managed() -> None:

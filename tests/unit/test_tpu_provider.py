@@ -15,6 +15,7 @@ from fray_agents.provisioning.providers.tpu import EMULATOR_VARIABLE, TpuProvide
 from fray_agents.provisioning.scaler import Scaler
 from fray_coordinator.protocol.scaling import planning
 from fray_coordinator.protocol.scaling.listed import ListedMachine, ListedState
+from fray_coordinator.protocol.scaling.scope import ScalingScope
 from fray_coordinator.store.interface import ABSENT
 from fray_layouts.object_keys import PoolKeys
 from fray_layouts.records import AgentPoolRecord, ProvisioningSpec, TpuSettings
@@ -294,7 +295,7 @@ async def test_a_slice_that_waits_in_one_zone_is_made_in_the_next(
     core = await core_of("cluster1")
     spec = replace(SPEC, min=1)
     await core.records.put(PoolKeys.record("tpus"), AgentPoolRecord(provisioning=spec), ABSENT)
-    scaler = Scaler(core, "one")
+    scaler = Scaler(core, "one", ScalingScope(named=frozenset({"tpus"})))
     for _ in range(4):
         found = await scaler.run_once()
     await scaler.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 
 from fray_coordinator.core import open_core
 from fray_coordinator.jobs.machines import change_pool
@@ -63,12 +64,14 @@ UP = MachineRecord(pool="p", name="m2", state="up", zone="us-east5-a")
 def test_the_limit_on_a_pools_machines_is_reported(
     scaling: PoolScaling, machines: list[MachineRecord], says: str
 ) -> None:
-    assert about_machines(SPEC, scaling, machines, 10.0) == says
+    assert about_machines("p", SPEC, replace(scaling, ran_at=100.0), machines, 110.0) == says
 
 
 def test_a_pool_that_nobody_looks_at_is_told() -> None:
-    assert about_machines(SPEC, None, [], None).endswith("no scaler has looked at it yet")
-    assert about_machines(SPEC, PoolScaling(), [UP], 900.0).endswith("no scaler has looked at it for 900 s")
+    remedy = "; run `fray scale p`, or wait where its fray.yaml is"
+    assert about_machines("p", SPEC, None, [], 1000.0).endswith(f"no scaler has looked at it yet{remedy}")
+    old = PoolScaling(ran_at=100.0)
+    assert about_machines("p", SPEC, old, [UP], 1000.0).endswith(f"no scaler has looked at it for 900 s{remedy}")
 
 
 async def test_a_job_that_waits_for_machines_reports_their_state_within_half_a_minute(cluster: Cluster) -> None:
@@ -81,7 +84,7 @@ async def test_a_job_that_waits_for_machines_reports_their_state_within_half_a_m
     for _ in range(300):
         await reasons.update([job])
         await asyncio.sleep(1)
-    scaler = ScalerRecord(ran_at=core.now(), pools={"p": PoolScaling(zones=STOCKOUT)})
+    scaler = ScalerRecord(pools={"p": PoolScaling(ran_at=core.now(), zones=STOCKOUT)})
     await core.records.put(CoordinatorKeys.scaler, scaler, ABSENT)
     for _ in range(31):
         await reasons.update([job])
@@ -99,7 +102,7 @@ async def test_a_machine_whose_start_fails_is_reported_soon(cluster: Cluster) ->
     texts = []
     for second in range(6):
         if second == 3:
-            scaler = ScalerRecord(ran_at=core.now(), pools={"p": PoolScaling(zones=STOCKOUT)})
+            scaler = ScalerRecord(pools={"p": PoolScaling(ran_at=core.now(), zones=STOCKOUT)})
             await core.records.put(CoordinatorKeys.scaler, scaler, ABSENT)
         texts.append(await reasons.update([job]))
         await asyncio.sleep(1)
@@ -134,7 +137,7 @@ async def test_a_job_reports_the_state_of_its_pool_of_machines() -> None:
     assert await machines_for(core, [job], {}) == {}
     await change_pool(core, "p", lambda record: AgentPoolRecord(provisioning=SPEC))
     await core.records.put(MachineKeys.key("p", "m1"), COMING, ABSENT)
-    scaler = ScalerRecord(ran_at=core.now(), pools={"p": PoolScaling(zones=STOCKOUT)})
+    scaler = ScalerRecord(pools={"p": PoolScaling(ran_at=core.now(), zones=STOCKOUT)})
     await core.records.put(CoordinatorKeys.scaler, scaler, ABSENT)
     told = why_waiting(job, [], core.now(), machines=await machines_for(core, [job], {}))
     assert told == (

@@ -48,6 +48,7 @@ from fray_coordinator.errors import StoreError, StoreRefused
 from fray_coordinator.jobs import pending_index
 from fray_coordinator.jobs.gang_peers import AskPeer
 from fray_coordinator.persist import persist
+from fray_coordinator.protocol.scaling.scope import ScalingScope
 from fray_coordinator.store.disk_room import lack_of_room
 from fray_layouts.object_keys import AgentKeys
 from fray_layouts.records import AgentRecord, HintEndpoint, Holding, Resources, Software
@@ -90,7 +91,8 @@ class AgentOptions:
         place: where the host is.
         check_chips: says what is wrong with the host's TPU chips; None: it has none.
         machine: name of the pool's machine to which the host belongs; "" for a host that people maintain.
-        provision: it manages the machines of pools if no other agent does; agents on such machines always do so.
+        provision: the pools whose machines it manages if no other process does. An agent on a machine also manages
+            those of its own pool.
         hint_endpoint: where this agent receives hints; see `fray_agents.agent.hint_listener`.
         overcommits: it is the only agent of a private cluster; see `fray_agents.agent.overcommit`.
         env_cache: bytes that the host's cache of workspaces and environments may use; None: see `host_cache`.
@@ -114,7 +116,7 @@ class AgentOptions:
     place: HostPlace = field(default_factory=HostPlace)
     check_chips: CheckChips | None = None
     machine: str = ""
-    provision: bool = False
+    provision: frozenset[str] = frozenset()
     hint_endpoint: HintEndpoint | None = None
     overcommits: bool = False
     env_cache: int | None = None
@@ -288,8 +290,9 @@ class Agent:
             loops.append(self._chips.run())
         if self._options.idle_exit is not None:
             loops.append(IdleExit(self.member, self._options.idle_exit, self.terminate).run())
-        scaling = ScalerLoop(self.member, self._options.provision)
-        if self._options.provision or self._options.machine:
+        provision, own = self._options.provision, {self._options.pool} if self._options.machine else set()
+        scaling = ScalerLoop(self.member, ScalingScope(named=provision | own), asked=bool(provision))
+        if scaling.scope.pools:
             loops.append(scaling.run())
         if self._options.overcommits:
             loops.append(Overcommit(self.member, self._claimer.claim).run())

@@ -1,6 +1,7 @@
-"""An agent's share in scaling: it manages the pools that have machines, if no other process does.
+"""An agent's share in scaling: it manages pools that have machines, if no other process does.
 
-Agents with `--provision` do, and agents on machines: otherwise machines that nobody manages would cost money for ever.
+Agents with `--provision` manage the pools that it names, and agents on machines manage their own pool: otherwise
+machines that nobody manages would cost money for ever.
 """
 
 from dataclasses import dataclass, field
@@ -8,6 +9,7 @@ from dataclasses import dataclass, field
 from fray_agents.agent.membership import Membership
 from fray_agents.provisioning.scaler import Scaler
 from fray_coordinator.protocol.role_lease import LEASE_INTERVALS
+from fray_coordinator.protocol.scaling.scope import ScalingScope
 
 
 @dataclass(slots=True)
@@ -15,15 +17,17 @@ class ScalerLoop:
     """Takes part in scaling for one agent.
 
     Attributes:
+        scope: the pools that the agent may scale.
         asked: people asked this agent to scale, so it goes on even if a provider denies it something.
     """
 
     member: Membership
+    scope: ScalingScope
     asked: bool
     _scaler: Scaler = field(init=False)
 
     def __post_init__(self) -> None:
-        self._scaler = Scaler(self.member.core, self.member.id, steps_back=not self.asked)
+        self._scaler = Scaler(self.member.core, self.member.id, self.scope, steps_back=not self.asked)
 
     async def run(self) -> None:
         """Scale whenever it may be due, for ever."""

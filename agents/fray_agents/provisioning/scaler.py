@@ -1,8 +1,10 @@
 """The scaler: makes and removes the machines of pools, under the lease in `coordinator/scaler.json` or without it.
 
-Two scalers at once do no harm: every write is conditional, and every call of a provider is idempotent by name.
+Two scalers at once do no harm: every write is conditional, and every call of a provider is idempotent by name. So a
+process scales the pools of its scope that are not in the holder's scope without the lease.
 """
 
+import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,6 +19,7 @@ from fray_coordinator.concurrency import decide_each, map_concurrently
 from fray_coordinator.core import Core
 from fray_coordinator.errors import StoreError, describe_error, is_outage
 from fray_coordinator.jobs.machines import read_pools
+from fray_coordinator.protocol.role_lease import UNREADABLE_HOLDER
 from fray_coordinator.protocol.scaling.costs import hourly_cost
 from fray_coordinator.protocol.scaling.provisioning import (
     Account,
@@ -26,11 +29,14 @@ from fray_coordinator.protocol.scaling.provisioning import (
     in_force,
     with_others,
 )
+from fray_coordinator.protocol.scaling.scope import ScalingScope, allowed_accounts, difference, left_out
 from fray_coordinator.role_election import RoleElection
 from fray_layouts.bounds import MAX_SAFE_INTEGER
 from fray_layouts.object_keys import CoordinatorKeys, PoolKeys
 from fray_layouts.records import AgentPoolRecord, PoolScaling, ProvisioningSpec, ScalerRecord
 from fray_layouts.states import MachineState
+
+log = logging.getLogger("fray")
 
 OpenProvider = Callable[[Core, str, ProvisioningSpec], Awaitable[Provider]]
 """Opens the provider of a pool."""
@@ -41,10 +47,11 @@ STEP_BACK_SECONDS = 3600.0
 
 @dataclass(slots=True)
 class Scaler:
-    """Scales all pools that have a provider, whenever it has the role.
+    """Scales the pools of its scope: all of them while it has the role, otherwise those that the holder does not scale.
 
     Attributes:
         identity: an agent's id, or "<what>-<token>" of another process.
+        scope: the pools that this process may scale.
         open_provider: tests replace it.
         steps_back: nobody asked this process to scale: if it cannot open a provider, or is denied something, it leaves
             the role to other processes for a while.
@@ -52,11 +59,13 @@ class Scaler:
 
     core: Core
     identity: str
+    scope: ScalingScope
     open_provider: OpenProvider = open_provider
     steps_back: bool = False
     _role: RoleElection[ScalerRecord] = field(init=False)
     _cluster: ClusterView = field(init=False)
     _providers: dict[tuple[str, Account], tuple[ProvisioningSpec, Provider]] = field(default_factory=dict)
+    _differences: dict[str, str] = field(default_factory=dict)
     _denied: bool = False
     _not_before: float = 0.0
 
@@ -82,41 +91,61 @@ class Scaler:
             await self.close()
 
     async def run_if_elected(self) -> bool:
-        """Run once if this process has the role, which it takes if that is free or its holder is silent.
+        """Run once, over all pools if this process has the role, which it takes if there is no holder that works.
 
-        Returns whether it ran.
+        Returns whether it ran over any pool.
         """
         role = self._role
         if self.has_stepped_back:
             return False
         await role.read()
-        if not role.is_won and not (role.may_take() and await role.take(replace(role.record, holder=self.identity))):
-            return False
-        ran = await role.renew_during(self.run_once(), _renewed) is not None
+        mine = replace(role.record, holder=self.identity, scope=sorted(self.scope.pools))
+        if role.is_won or (role.may_take() and await role.take(mine)):
+            ran = await role.renew_during(self.run_once(), _renewed) is not None
+        else:
+            ran = await self._run_over_left_out()
         if self.steps_back and self._denied:
             self._not_before = self.core.clock.boottime() + STEP_BACK_SECONDS
             await self.resign()
         return ran
 
-    async def run_once(self) -> dict[str, PoolScaling]:
-        """Scale all pools once, whoever holds the lease. Returns the new state of each pool."""
+    async def _run_over_left_out(self) -> bool:
+        """Scale the pools that neither the role's holder nor another process scales; returns whether there were any."""
+        record = self._role.record
+        if record.holder == UNREADABLE_HOLDER:  # it is not known which pools the holder scales
+            return False
+        scaled = {pool: scaling.ran_at for pool, scaling in record.pools.items()}
+        since = self.core.now() - self.core.settings.pass_interval / 2
+        if not (pools := left_out(self.scope, scaled, frozenset(record.scope), since)):
+            return False
+        await self.run_once(pools)
+        return True
+
+    async def run_once(self, only: Collection[str] | None = None) -> dict[str, PoolScaling]:
+        """Scale the pools of the scope once, whoever holds the lease. Returns the new state of each pool.
+
+        only: these of them.
+        """
         if self._role.lease is None:
             await self._role.read()
         last = self._role.record
         self._denied = False
         problems: dict[str, str] = {}
         pools = await read_pools(self.core, problems)
-        unread = {pool: text for key, text in problems.items() if (pool := PoolKeys.parse_record(key))}
+        mine = self.scope.pools if only is None else self.scope.pools & set(only)
+        unread = {p: text for key, text in problems.items() if (p := PoolKeys.parse_record(key)) in mine}
+        looked_at = {pool for pool in mine - unread.keys() if self._may_scale(pool, _settings_of(pools.get(pool)))}
         await self._cluster.refresh()
         known = self._cluster.known_machines()
 
         def places_of(pool: str) -> tuple[str, dict[Account, ProvisioningSpec]]:
             left = last.pools.get(pool, PoolScaling()).accounts
-            return pool, accounts(_settings_of(pools.get(pool)), left, known.get(pool, ()))
+            found = accounts(_settings_of(pools.get(pool)), left, known.get(pool, ()))
+            return pool, allowed_accounts(self.scope, pool, found)
 
-        every_pool = sorted((pools.keys() | last.pools.keys() | known.keys()) - unread.keys())
-        places = dict(decide_each(every_pool, places_of, unread))
-        await self._close_all_but({(pool, account) for pool, found in places.items() for account in found})
+        places = dict(decide_each(sorted(looked_at), places_of, unread))
+        if only is None:
+            await self._close_all_but({(pool, account) for pool, found in places.items() for account in found})
 
         async def one(pool: str) -> tuple[str, PoolScaling]:
             states = [
@@ -128,14 +157,29 @@ class Scaler:
         found = dict(await map_concurrently(sorted(pool for pool, where in places.items() if where), one))
         found |= {pool: replace(last.pools.get(pool, PoolScaling()), problem=text) for pool, text in unread.items()}
         ended = self.core.now()
+        found = {pool: replace(scaling, ran_at=ended) for pool, scaling in found.items()}
 
         def with_results(now: ScalerRecord | None) -> ScalerRecord:
             now = now or ScalerRecord()
-            merged = with_others(found, now.pools, last.pools)
-            return replace(_renewed(now) if now.holder == self.identity else now, ran_at=ended, pools=merged)
+            merged = with_others(found, now.pools, last.pools, looked_at | unread.keys())
+            return replace(_renewed(now) if now.holder == self.identity else now, pools=merged)
 
         await self._role.update(with_results)
         return found
+
+    def _may_scale(self, pool: str, said: ProvisioningSpec | None) -> bool:
+        """Whether the pool's record says what the user's file says; says once on the log if it does not."""
+        why = difference(self.scope, pool, said)
+        if why and self._differences.get(pool) != why:
+            log.warning(
+                "pool %s is not scaled by this process: it is in fray.yaml, but %s; `fray up` writes the file's, and "
+                "`fray scale %s` accepts the cluster's",
+                pool,
+                why,
+                pool,
+            )
+        self._differences[pool] = why
+        return not why
 
     async def resign(self) -> None:
         """Give up the role, so that another process need not wait until the lease expires."""
@@ -153,7 +197,8 @@ class Scaler:
         before = (last.pools.get(pool) if spec.max else None) or PoolScaling()
         try:
             provider = await self._provider(pool, found)
-            run = PoolRun(self.core, provider, self._cluster, pool, spec, found, before, last.ran_at)
+            ran_at = last.pools.get(pool, PoolScaling()).ran_at
+            run = PoolRun(self.core, provider, self._cluster, pool, spec, found, before, ran_at)
             scaling = await run.run()
             self._denied |= run.denied
             return scaling

@@ -56,10 +56,10 @@ async def machines_for(
     except BadRecord as error:
         return dict.fromkeys(specs, f"its pool may have machines, but {error}")
     lines: dict[str, str] = {}
+    now = core.now()
     for pool, spec in specs.items():
         machines = [machine.record for machine in await read_machines(core, {}, pool)]
-        age = core.now() - scaler.ran_at if scaler is not None else None
-        lines[pool] = about_machines(spec, scaler.pools.get(pool) if scaler is not None else None, machines, age)
+        lines[pool] = about_machines(pool, spec, scaler.pools.get(pool) if scaler is not None else None, machines, now)
     return lines
 
 
@@ -78,19 +78,19 @@ def with_machines(why: str, pool: str, live: Sequence[AgentRecord], machines: Ma
 
 
 def about_machines(
-    spec: ProvisioningSpec, scaling: PoolScaling | None, machines: Sequence[MachineRecord], age: float | None
+    pool: str, spec: ProvisioningSpec, scaling: PoolScaling | None, machines: Sequence[MachineRecord], now: float
 ) -> str:
     """What keeps the pool from having more machines, or which machines are on their way.
 
     Args:
         scaling: the pool as the scaler's last run left it; None if none did.
         machines: of the pool.
-        age: seconds since that run; None if there was none.
     """
-    if scaling is None or age is None:
-        return "its pool may have machines, but no scaler has looked at it yet"
-    if age > UNATTENDED_SECONDS:
-        return f"its pool may have machines, but no scaler has looked at it for {age:.0f} s"
+    remedy = f"run `fray scale {pool}`, or wait where its fray.yaml is"
+    if scaling is None or not scaling.ran_at:
+        return f"its pool may have machines, but no scaler has looked at it yet; {remedy}"
+    if (age := now - scaling.ran_at) > UNATTENDED_SECONDS:
+        return f"its pool may have machines, but no scaler has looked at it for {age:.0f} s; {remedy}"
     if scaling.problem:
         return f"its pool cannot be scaled: {scaling.problem}"
     coming = [machine for machine in machines if machine.state in _COMING]

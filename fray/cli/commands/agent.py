@@ -37,7 +37,12 @@ log = logging.getLogger("fray")
 @click.option("--region", default="", help="Region that this host is in.")
 @click.option("--label", multiple=True, help="Label that jobs may ask for, as name=value; may be repeated.")
 @click.option("--machine", default="", help="Name of the pool's machine that this host is, or belongs to.")
-@click.option("--provision", is_flag=True, help="Make and remove the machines of pools, if no other process does.")
+@click.option(
+    "--provision",
+    multiple=True,
+    metavar="POOL",
+    help="Make and remove the machines of this pool, if no other process does; may be repeated.",
+)
 @click.option("--preemptible", is_flag=True, help="The cloud may take this host away at any time.")
 @click.option(
     "--env-cache", help="Disk for workspaces and environments, such as 50GB; by default 20GB, or a fifth of the disk."
@@ -68,7 +73,7 @@ def command(
     region: str,
     label: tuple[str, ...],
     machine: str,
-    provision: bool,
+    provision: tuple[str, ...],
     preemptible: bool,
     env_cache: str | None,
     bind: str,
@@ -99,6 +104,8 @@ def command(
     place = at_vm(parse_place(zone, region, label, tpu, slice_name, worker), vm)
     pool = pool or vm.pool or "default"
     check_name("--pool", pool)
+    for name in provision:
+        check_name("--provision", name)
     capacity = capacity_of(**offered, tpu=place.slice.type if place.slice else None)
     settings = NetworkSettings(network, bind, advertise, inbound=not no_inbound)
     options = AgentOptions(
@@ -110,7 +117,7 @@ def command(
         check_chips=chip_check(capacity, bool(vm.tpu)),
         idle_exit=idle_exit,
         machine=checked_machine(machine) or vm.machine,
-        provision=provision,
+        provision=frozenset(provision),
         end_of_host=partial(end_of_host, server) if server else None,
         preload=PRESTART_MODULES,
         env_cache=None if env_cache is None else parse_bytes("--env-cache", env_cache),

@@ -12,6 +12,7 @@ from fray_layouts.escaping import one_line
 
 if TYPE_CHECKING:
     from fray_coordinator.core import Core
+    from fray_coordinator.protocol.scaling.scope import ScalingScope
 
 
 @as_command
@@ -27,8 +28,9 @@ def command(app: App, at: str | None, wait: float) -> None:
     """Remove all machines of the pools of ROOT, and say what is left.
 
     This sets the bounds of all pools to no machines, until you set them again, for example with `fray up`. The agents
-    of the machines finish their jobs and take no more. Then the machines are deleted, by this command or by another
-    process that scales. Nothing is deleted from the bucket, and agents that people started keep running.
+    of the machines finish their jobs and take no more. Then the machines are deleted: those of the pools in the file
+    fray.yaml that is here by this command, others by processes that scale them. Nothing is deleted from the bucket, and
+    agents that people started keep running.
     """
     app = App(at or app.given_root, app.json)
     problems: dict[str, str] = {}
@@ -47,6 +49,8 @@ def command(app: App, at: str | None, wait: float) -> None:
             output.echo(f"pool {pool} cannot be scaled: {one_line(problem)}")
         if left and data["unattended"]:
             output.echo("no other process removes them; `fray down --wait 600` waits up to 600 s until they are gone")
+        for pool in data["not_scaled"]:
+            output.echo(f"pool {pool} is in no fray.yaml here, so `fray scale {pool}` removes its machines")
         if data["agents"]:
             output.echo(f"agents that people started keep running: {', '.join(data['agents'])}; see `fray drain`")
 
@@ -54,6 +58,7 @@ def command(app: App, at: str | None, wait: float) -> None:
 
 
 async def _down(core: Core, wait: float, problems: dict[str, str]) -> dict[str, Any]:
+    from fray.machine_pools import described_pools
     from fray_coordinator.jobs import mailbox
     from fray_coordinator.jobs.lookup import live_agents, read_agents
     from fray_coordinator.jobs.machines import read_scaler
@@ -63,32 +68,36 @@ async def _down(core: Core, wait: float, problems: dict[str, str]) -> dict[str, 
     draining = [agent.id for agent in live if agent.machine]
     for agent in draining:
         await mailbox.drain(core, agent)
-    left, scaled = await _delete_machines(core, wait, problems)
+    scope = described_pools(core.root)
+    left, scaled = await _delete_machines(core, scope, wait, problems)
     scaler = await read_scaler(core)
     told = {pool: scaling.problem for pool, scaling in scaler.pools.items() if scaling.problem} if scaler else {}
     return {
         "pools": pools,
         "draining": draining,
         "machines": left,
+        "not_scaled": sorted({name.partition("/")[0] for name in left} - scope.pools),
         "agents": [agent.id for agent in live if not agent.machine],
         "problems": told if left else {},
         "unattended": scaled,
     }
 
 
-async def _delete_machines(core: Core, wait: float, problems: dict[str, str]) -> tuple[list[str], bool]:
-    """Scale, unless another process does, until no machine is left.
+async def _delete_machines(
+    core: Core, scope: ScalingScope, wait: float, problems: dict[str, str]
+) -> tuple[list[str], bool]:
+    """Scale the pools of the scope, unless another process does, until no machine is left.
 
     Returns the machines that are left, and whether this process scaled.
     """
     from fray_agents.provisioning.scaler import Scaler
 
     until, scaled = core.clock.boottime() + wait, False
-    scaler = Scaler(core, f"down-{core.rng.token()}")
+    scaler = Scaler(core, f"down-{core.rng.token()}", scope)
     try:
         left = await _machines_left(core, problems)
         while left:
-            scaled = await scaler.run_if_elected()
+            scaled = bool(scope.pools) and await scaler.run_if_elected()
             left = await _machines_left(core, problems)
             if not left or (rest := until - core.clock.boottime()) <= 0:
                 break

@@ -213,6 +213,7 @@ class PoolScaling(msgspec.Struct, kw_only=True, omit_defaults=True):
         problem: why the scaler cannot manage the pool, for people; "" if it can.
         accounts: provider settings under which machines of the pool may still exist, with their zones: the current
             ones, and earlier ones until a run has found no machine there.
+        ran_at: when the last run over it ended; 0 if there was none.
     """
 
     wanted: Count = 0
@@ -222,6 +223,7 @@ class PoolScaling(msgspec.Struct, kw_only=True, omit_defaults=True):
     zones: dict[str, ZoneAnswer] = {}
     problem: str = ""
     accounts: list[ProvisioningSpec] = []
+    ran_at: Time = 0.0
 
 
 class ScalerRecord(Record, kw_only=True):
@@ -230,11 +232,11 @@ class ScalerRecord(Record, kw_only=True):
     Attributes:
         holder: agent id, or "<what>-<token>" of another process; "" when free.
         progress: raised by the holder at each run; the lease's heartbeat.
-        ran_at: when the last run ended.
+        scope: the pools that the holder scales; other processes scale the others, without the lease.
         pools: by name, the pools that have a provider or still have machines of one.
     """
 
     holder: MaybeId = ""
     progress: Count = 0
-    ran_at: Time = 0.0
+    scope: list[Pool] = msgspec.field(default_factory=list)
     pools: dict[str, PoolScaling] = msgspec.field(default_factory=dict)

@@ -29,6 +29,9 @@ from fray_agents.provisioning.provider import MachineRequest, ProviderError
 from fray_coordinator.protocol.scaling.listed import ListedMachine, ListedState
 from fray_layouts.records import ProvisioningSpec
 
+PASSED_ON = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "TMPDIR", "KUBECONFIG", "SLURM_CONF")
+"""The variables of this process that programs get: enough to find other programs and their settings, and no secrets."""
+
 KINDS = {69: "stockout", 73: "quota", 77: "denied", 78: "invalid"}
 """Exit codes, as in `sysexits.h`, and the kind of error they mean; after any other code the outcome is not known."""
 
@@ -142,7 +145,8 @@ class CommandProvider:
             "FRAY_PREFIX": name_prefix(self._cluster, self._pool),
         }
         called = _described(action, command)
-        process = await _start_program(called, command, {**os.environ, **own, **variables})
+        passed_on = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+        process = await _start_program(called, command, {**passed_on, **own, **variables})
         try:
             async with asyncio.timeout(self._settings.timeout):
                 printed, said, code = await asyncio.gather(

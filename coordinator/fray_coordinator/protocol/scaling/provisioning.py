@@ -98,16 +98,22 @@ def still_managed(
 
 
 def with_others(
-    found: Mapping[str, PoolScaling], now: Mapping[str, PoolScaling], before: Mapping[str, PoolScaling]
+    found: Mapping[str, PoolScaling],
+    now: Mapping[str, PoolScaling],
+    before: Mapping[str, PoolScaling],
+    looked_at: Collection[str],
 ) -> dict[str, PoolScaling]:
     """What a run found, with the accounts that another run, which ran at the same time, has added meanwhile.
 
     Args:
         now: the pools in the scaler's record.
         before: the same, as the run read them.
+        looked_at: the pools over which the run went; the others stay as they are.
     """
-    merged = dict(found)
+    merged = {pool: theirs for pool, theirs in now.items() if pool not in looked_at} | dict(found)
     for pool, theirs in now.items():
+        if pool not in looked_at:
+            continue
         mine = merged.get(pool, PoolScaling())
         known = {account_of(spec) for spec in (*mine.accounts, *before.get(pool, PoolScaling()).accounts)}
         added = [spec for spec in theirs.accounts if account_of(spec) not in known]
