@@ -2,7 +2,7 @@
 
 from fray.machine_pools import set_pool
 
-set_pool("gs://bucket/team", "train", provider="tpu", machine_type="v5litepod-16", zones=["us-east5-a"], max=4)
+set_pool("gs://bucket/team", "small", provider="local", max=4)
 """
 
 from __future__ import annotations

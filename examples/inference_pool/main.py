@@ -6,7 +6,7 @@ the other servers: the driver says that calls may be repeated, because asking a 
 
 The driver finds the servers through storage. On Ray, run agents as jobs there (docs/backends.md), and name their root.
 
-Needs numpy, here and on the agents' hosts: `pip install 'fray-cluster[demo]'`.
+Needs numpy, here and on the agents' hosts: `pip install '.[demo]'` in a clone.
 """
 
 from __future__ import annotations

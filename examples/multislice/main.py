@@ -8,7 +8,7 @@ learns from the slices how far they are.
 
 Slices find the coordinator through storage. On Ray, run agents as jobs there (docs/backends.md), and name their root.
 
-Needs numpy, here and on the agents' hosts: `pip install 'fray-cluster[demo]'`.
+Needs numpy, here and on the agents' hosts: `pip install '.[demo]'` in a clone.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ newest one, and ends with exactly the weights of an undisturbed run.
     FRAY_CLUSTER_SPEC=gs://bucket/fray python examples/training/main.py --checkpoints gs://bucket/models/small
     FRAY_CLUSTER_SPEC=ray:auto python examples/training/main.py --checkpoints gs://bucket/models/small      # on Ray
 
-Needs numpy and fsspec, here and on the agents' hosts: `pip install 'fray-cluster[demo]'`; for checkpoints in a bucket
+Needs numpy and fsspec, here and on the agents' hosts: `pip install '.[demo]'` in a clone; for checkpoints in a bucket
 gcsfs or s3fs too.
 """
 

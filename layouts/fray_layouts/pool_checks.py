@@ -6,7 +6,7 @@ import difflib
 import re
 
 from fray_layouts.errors import InvalidInput
-from fray_layouts.records import ProvisioningSpec
+from fray_layouts.records import ProvisioningSpec, TpuSettings
 from fray_layouts.topology import get_tpu_topology
 
 PROVIDERS = {
@@ -21,6 +21,12 @@ _NEEDS_SETTINGS = {
     "cloud_run": "give at least the image of its agents' containers: cloud_run: {image: ...}",
     "command": "give the programs: command: {list: [...], create: [...], delete: [...]}",
 }
+_HOW_HOSTS_GET_FRAY = (
+    "say how its hosts get Fray: build a wheel with `pip wheel --no-deps .` in a clone, copy it into your bucket, and "
+    'give its URL and hash, "gs://BUCKET/fray_cluster-VERSION-py3-none-any.whl#sha256=HASH"; or give tpu.image, a '
+    "container image with Fray in it"
+)
+_WHEEL = re.compile(r"(gs|https)://[!-~]+/[A-Za-z0-9_.+-]+\.whl#sha256=[0-9a-f]{64}")
 _REGION = re.compile(r"[a-z]+-[a-z]+[0-9]+")
 _ZONE = re.compile(rf"{_REGION.pattern}-[a-z0-9]+")
 
@@ -35,6 +41,8 @@ def checked_provisioning(spec: ProvisioningSpec) -> ProvisioningSpec:
     for name in spec.labels:
         if not name:
             raise InvalidInput("labels", spec.labels, "a label has a name, such as disk: ssd")
+    if spec.provider == "tpu":
+        check_tpu_software(spec.tpu or TpuSettings())
     return spec
 
 
@@ -61,6 +69,17 @@ def _check_settings(spec: ProvisioningSpec) -> None:
         raise InvalidInput("cloud_run.image", "", "name a container with Fray in it")
     if spec.spot and spec.provider in ("local", "cloud_run"):
         raise InvalidInput("spot", True, f"{PROVIDERS[spec.provider]} are not sold as spot; leave it out")
+
+
+def check_tpu_software(settings: TpuSettings) -> None:
+    """Raise InvalidInput unless the hosts get Fray from an image or a wheel.
+
+    Nothing is installed by its name: there is no release in an index, and anybody could register the name there.
+    """
+    if settings.image and settings.package:
+        raise InvalidInput("tpu.package", settings.package, "the hosts run tpu.image; give one of the two")
+    if not settings.image and not _WHEEL.fullmatch(settings.package):
+        raise InvalidInput("tpu.package", settings.package, _HOW_HOSTS_GET_FRAY)
 
 
 def _check_type(spec: ProvisioningSpec) -> None:

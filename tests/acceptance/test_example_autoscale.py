@@ -55,7 +55,13 @@ def test_on_slices_of_cloud_tpu(
         [node] = [path for path in fake.nodes if machine.name in path]
         fake.preempt(node.rpartition("/")[2])
 
-    fields = {"provider": "tpu", "machine_type": SLICE_TYPE, "zones": [ZONE], "spot": True, "tpu": {"project": "lab"}}
+    fields = {
+        "provider": "tpu",
+        "machine_type": SLICE_TYPE,
+        "zones": [ZONE],
+        "spot": True,
+        "tpu": {"project": "lab", "image": "lab/fray"},
+    }
     with fake.serve() as address:
         monkeypatch.setenv(tpu.EMULATOR_VARIABLE, address)
         example.run(example.Place(fields, SLICE_TYPE, preempt), tmp_path / "chart.png")

@@ -75,7 +75,11 @@ async def test_slices_of_a_gang_are_agents_and_one_is_preempted(
     booted = BootedAgents()
     fake = FakeTpu(boot=booted.start_hosts)
     spec = ProvisioningSpec(
-        provider="tpu", machine_type="v5litepod-4", zones=["us-east5-a"], spot=True, tpu=TpuSettings(project="lab")
+        provider="tpu",
+        machine_type="v5litepod-4",
+        zones=["us-east5-a"],
+        spot=True,
+        tpu=TpuSettings(image="lab/fray", project="lab"),
     )
     async with quick_core(tmp_path / "root") as core:
         with fake.serve() as address:

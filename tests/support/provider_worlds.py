@@ -151,7 +151,11 @@ def tpu_world(tmp_path: Path, patch: pytest.MonkeyPatch) -> Iterator[ProviderWor
             fake.preempt(node.rpartition("/")[2])
 
         spec = ProvisioningSpec(
-            provider="tpu", machine_type="v5litepod-4", zones=[zone], spot=True, tpu=TpuSettings(project="lab")
+            provider="tpu",
+            machine_type="v5litepod-4",
+            zones=[zone],
+            spot=True,
+            tpu=TpuSettings(project="lab", image="lab/fray"),
         )
         yield ProviderWorld(spec, zone, lose)
 

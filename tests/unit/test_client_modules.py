@@ -157,5 +157,5 @@ def test_a_local_cluster_with_options_is_no_folder_of_that_name() -> None:
 def test_tasks_on_ray_need_ray() -> None:
     """Ray is not installed in the environment of these tests."""
     for context in (create_job_ctx("ray"), RayContext()):
-        with pytest.raises(InvalidInput, match=r"fray-cluster\[ray\]"):
+        with pytest.raises(InvalidInput, match=r"'\.\[ray\]'"):
             context.put(1)

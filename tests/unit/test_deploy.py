@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
@@ -18,6 +19,7 @@ STAND_INS = {
 for url; do :; done
 case "$url" in
   */attributes/*) cat "$STAGE/attributes/${url##*/}" 2>/dev/null || exit 22 ;;
+  *.whl*) printf '%s' "$url" >"$STAGE/download.url"; cp "$STAGE/wheel" "$7" ;;
   */service-accounts/default/token) echo '{"access_token":"secret","expires_in":3599,"token_type":"Bearer"}' ;;
   *)
     printf '%s\\n' "$@" >"$STAGE/upload.args"
@@ -46,12 +48,17 @@ fi""",
     "docker": 'echo "docker $*" >>"$STAGE/called"',
 }
 
+WHEEL = "fray_cluster-0.1.0-py3-none-any.whl"
+PACKAGE = f"gs://my bucket/team/{WHEEL}#sha256={hashlib.sha256(b'a wheel').hexdigest()}".replace("my ", "my-")
+
 
 class Host:
     """A VM in a folder, with these metadata attributes."""
 
     def __init__(self, folder: Path, **attributes: str) -> None:
         self.folder, self.root = folder, folder / "root"
+        self.put("wheel", "a wheel")
+        attributes = {"fray_package": PACKAGE} | attributes
         for name, script in STAND_INS.items():
             self.put(f"bin/{name}", f"#!/bin/bash\n{script}\n").chmod(0o755)
         for name, value in attributes.items():
@@ -92,18 +99,34 @@ def test_a_host_installs_its_agent_and_starts_it_and_at_the_next_boot_only_start
     called = host.read("called")
     assert "useradd --system" in called
     assert "--python 3.11" in called
-    assert "fray-cluster[agent,gcs,s3]" in called
+    assert f"{host.root}/opt/fray/{WHEEL}[agent,gcs,google,s3]" in called
+    assert (
+        host.read("download.url") == f"https://storage.googleapis.com/storage/v1/b/my-bucket/o/team%2F{WHEEL}?alt=media"
+    )
     assert called.endswith("systemctl daemon-reload\nsystemctl enable fray-agent\nsystemctl start fray-agent\n")
     assert host.boot().returncode == 0
     assert host.read("called").count("uv pip install") == 1
     assert host.read("upload.body") == ""
 
 
-def test_a_host_installs_the_package_that_its_pool_names(tmp_path: Path) -> None:
-    package = "fray-cluster[agent,gcs]==9.9"
+def test_a_wheel_from_a_web_server_is_installed_too(tmp_path: Path) -> None:
+    package = PACKAGE.replace("gs://my-bucket", "https://wheels.example")
     host = Host(tmp_path, fray_root="gs://bucket/fray", fray_pool="p", fray_machine="m1", fray_package=package)
     assert host.boot().returncode == 0
-    assert package in host.read("called")
+    assert host.read("download.url") == f"https://wheels.example/team/{WHEEL}"
+    assert WHEEL in host.read("called")
+
+
+@pytest.mark.parametrize(
+    "package",
+    ["", "fray-cluster", "fray-cluster[agent]==0.1.0", "http://wheels.example/a.whl", PACKAGE[:-1], f"{PACKAGE[:-1]}x"],
+)
+def test_nothing_is_installed_by_a_name_or_without_the_right_hash(tmp_path: Path, package: str) -> None:
+    host = Host(tmp_path, fray_root="gs://bucket/fray", fray_pool="p", fray_machine="m1", fray_package=package)
+    done = host.boot()
+    assert done.returncode != 0
+    assert "this host has no agent" in host.read("upload.body")
+    assert "pip install" not in host.read("called")
 
 
 def test_a_pool_with_an_image_runs_it(tmp_path: Path) -> None:

@@ -20,11 +20,15 @@ from tests.support.provider_worlds import core_of
 from tests.support.shell import Shell
 
 ZONE = "us-east5-a"
-TPU = ProvisioningSpec(provider="tpu", machine_type="v5litepod-16", zones=[ZONE], tpu=TpuSettings(project="lab"))
+TPU = ProvisioningSpec(
+    provider="tpu", machine_type="v5litepod-16", zones=[ZONE], tpu=TpuSettings(project="lab", image="lab/fray")
+)
 RUN = ProvisioningSpec(
     provider="cloud_run", zones=["us-central1"], cloud_run=CloudRunSettings(image="lab/fray", project="lab")
 )
-FILE = f"pools: {{train: {{provider: tpu, machine_type: v5litepod-16, zones: [{ZONE}], tpu: {{project: lab}}}}}}"
+FILE = f"""
+pools: {{train: {{provider: tpu, machine_type: v5litepod-16, zones: [{ZONE}], tpu: {{project: lab, image: lab/fray}}}}}}
+"""
 
 
 @pytest.fixture

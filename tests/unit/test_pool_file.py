@@ -17,7 +17,13 @@ from fray_layouts.errors import InvalidInput
 from fray_layouts.pool_file_parsing import PoolToSet, parse_fray_file, parse_pool
 from fray_layouts.records import CommandSettings, ProvisioningSpec, Resources
 
-TPU: dict[str, Any] = {"provider": "tpu", "machine_type": "v5litepod-16", "zones": ["us-east5-a", "europe-west4-b"]}
+WHEEL = "gs://b/fray_cluster-0.1.0-py3-none-any.whl#sha256=" + 64 * "a"
+TPU: dict[str, Any] = {
+    "provider": "tpu",
+    "machine_type": "v5litepod-16",
+    "zones": ["us-east5-a", "europe-west4-b"],
+    "tpu": {"package": WHEEL},
+}
 CLOUD_RUN: dict[str, Any] = {"provider": "cloud_run", "zones": ["us-central1"], "cloud_run": {"image": "an/image"}}
 COMMAND: dict[str, Any] = {"provider": "command", "command": {"list": ["ls"], "create": ["mk"], "delete": ["rm"]}}
 LOCAL: dict[str, Any] = {"provider": "local"}
@@ -29,7 +35,9 @@ anything = st.recursive(
 )
 
 
-@pytest.mark.parametrize("pool", [TPU, CLOUD_RUN, COMMAND, LOCAL, {**TPU, "spot": True, "tpu": {"project": "p"}}])
+@pytest.mark.parametrize(
+    "pool", [TPU, CLOUD_RUN, COMMAND, LOCAL, {**TPU, "spot": True, "tpu": {"project": "p", "image": "i"}}]
+)
 def test_each_provider_has_pools_and_the_editor_accepts_them(pool: dict[str, Any]) -> None:
     document = {"pools": {"one": pool}}
     assert parse_fray_file(document)["one"].provisioning.provider == pool["provider"]
@@ -93,6 +101,10 @@ def test_all_that_a_pool_says_is_kept() -> None:
         ({**TPU, "zones": []}, "zones", "give zones in order of preference"),
         ({**TPU, "zones": ["us-east5"]}, "zones", "a zone is a region and a letter"),
         ({**TPU, "zones": ["a-1", "a-1"]}, "zones", "listed twice"),
+        ({**TPU, "tpu": {}}, "tpu.package", "say how its hosts get Fray: build a wheel"),
+        ({**TPU, "tpu": {"package": "fray-cluster==0.1.0"}}, "tpu.package", "or give tpu.image"),
+        ({**TPU, "tpu": {"package": WHEEL[:-1]}}, "tpu.package", "its URL and hash"),
+        ({**TPU, "tpu": {"package": WHEEL, "image": "i"}}, "tpu.package", "give one of the two"),
         ({"provider": "tpu", "zones": ["us-east5-a"]}, "machine_type", "give the type of its slices"),
         ({**TPU, "machine_type": "v5litepod-17"}, "machine_type", "there are v5litepod-1, "),
         ({**TPU, "command": {"list": [], "create": [], "delete": []}}, "command", "settings of provider command"),

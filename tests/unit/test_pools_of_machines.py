@@ -23,7 +23,18 @@ from fray_layouts.records import AgentRecord, MachineRecord, PoolScaling, Scaler
 from tests.support.shell import Shell
 from tests.support.waiting import wait_until
 
-TPU = ["--provider", "tpu", "--type", "v5litepod-16", "--zone", "us-east5-a", "--zone", "europe-west4-b"]
+TPU = [
+    "--provider",
+    "tpu",
+    "--image",
+    "lab/fray",
+    "--type",
+    "v5litepod-16",
+    "--zone",
+    "us-east5-a",
+    "--zone",
+    "europe-west4-b",
+]
 FILE = """
 pools:
   train:
@@ -33,7 +44,7 @@ pools:
     spot: true
     max: 4
     max_hourly_cost: 60
-    tpu: {project: p}
+    tpu: {project: p, image: lab/fray}
   small:
     provider: local
     max: 2
@@ -91,7 +102,7 @@ def test_a_pool_is_set_and_changed_by_options(shell: Shell) -> None:
         "min": 1,
         "max": 4,
         "labels": {"disk": "ssd"},
-        "tpu": {"project": "p"},
+        "tpu": {"project": "p", "image": "lab/fray"},
         "capacity": {"cpu": 2.5, "memory": 8 * 10**9},
     }
     assert yaml.safe_load(shell("pool", "show", "train").stdout) == {"pools": {"train": shown}}
@@ -138,7 +149,7 @@ def test_a_mistake_in_a_pool_is_reported_in_one_line(shell: Shell, words: list[s
 
 
 def test_a_price_that_nobody_knows_is_told(shell: Shell) -> None:
-    told = shell("pool", "set", "a", *TPU[:4], "--zone", "us-esat5-a").stderr
+    told = shell("pool", "set", "a", *TPU[:6], "--zone", "us-esat5-a").stderr
     assert "the price of v5litepod-16 in us-esat5-a is unknown; did you mean us-east5-a?" in told
     assert "hourly_cost" in told
     assert shell("pool", "set", "a", "--cost", "7").stderr == ""
@@ -299,7 +310,9 @@ def test_scale_is_told_which_pools(shell: Shell) -> None:
 
 def test_programs_set_and_read_pools(tmp_path: Path) -> None:
     root = str(tmp_path / "root")
-    spec = set_pool(root, "train", provider="tpu", machine_type="v6e-8", zones=["us-east5-a"], max=2)
+    spec = set_pool(
+        root, "train", provider="tpu", machine_type="v6e-8", zones=["us-east5-a"], max=2, tpu={"image": "i"}
+    )
     assert get_pool(root, "train") == spec
     assert get_pool(root, "other") is None
     with pytest.raises(InvalidInput, match="zone"):

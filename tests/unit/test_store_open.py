@@ -126,7 +126,7 @@ def test_a_missing_library_names_the_extra(scheme: str, monkeypatch: pytest.Monk
     monkeypatch.setenv("AWS_CONFIG_FILE", "/nowhere")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
     extra = {"gs": "gcs", "s3": "s3"}[scheme]
-    with pytest.raises(StoreRefused, match=rf"pip install 'fray-cluster\[{extra}\]'"):
+    with pytest.raises(StoreRefused, match=rf"in a clone of Fray: pip install '\.\[{extra}\]'"):
         asyncio.run(open_store(f"{scheme}://bucket/root"))
 
 

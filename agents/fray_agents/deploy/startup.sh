@@ -1,8 +1,8 @@
 #!/bin/bash
 # The start-up script of a pool's machines: starts a Fray agent on a VM of Google Cloud, or on a host of a TPU slice.
 # It runs as root at each boot. It reads attributes of the VM's metadata: fray-root (the cluster), fray-pool,
-# fray-machine (or fray-machines), and optionally fray-package (the package that pip installs) or fray-image (a container
-# to run instead). After a failure it stores its log under the root: machines/<pool>/<machine>/boot-<host>.log.
+# fray-machine (or fray-machines), and either fray-package (the URL of a wheel of Fray with its SHA-256) or fray-image (a
+# container to run instead). After a failure it stores its log under the root: machines/<pool>/<machine>/boot-<host>.log.
 set -euo pipefail
 
 PREFIX="${FRAY_HOST_ROOT:-}" # tests use another folder
@@ -38,6 +38,8 @@ machine() {
 
 upload() { curl -fsS --retry 5 --max-time 60 --data-binary "@$LOG.end" -H "Content-Type: text/plain" "$@"; }
 
+token() { metadata service-accounts/default/token | sed 's/.*"access_token" *: *"\([^"]*\)".*/\1/'; }
+
 tell_root() { # stores the end of the log, where `fray machines NAME` reads it
   local place="${root#*://}" host bucket key
   host="$(attribute agent-worker-number | grep . || echo 0)"
@@ -53,9 +55,7 @@ tell_root() { # stores the end of the log, where `fray machines NAME` reads it
   esac
   case "$root" in
     gs://*)
-      local token
-      token="$(metadata service-accounts/default/token | sed 's/.*"access_token" *: *"\([^"]*\)".*/\1/')"
-      upload -X POST -H "Authorization: Bearer $token" \
+      upload -X POST -H "Authorization: Bearer $(token)" \
         "https://storage.googleapis.com/upload/storage/v1/b/$bucket/o?uploadType=media&name=$key"
       ;;
     s3://*) # with the keys in the environment; needs a curl that signs (7.87 or newer)
@@ -80,12 +80,35 @@ ended() { # $1: exit code of the script
   cat "$LOG" >&3
 }
 
+# Downloads the wheel that $package names, with the host's rights on the bucket, and checks it. No index is asked for
+# Fray itself: whoever registered its name there would own this host.
+download_wheel() { # $1: the file to write
+  local url="${package%%#sha256=*}" sum="${package##*#sha256=}" place
+  case "$url" in
+    gs://*)
+      place="${url#gs://}"
+      curl -fsS --retry 5 --max-time 300 -o "$1" -H "Authorization: Bearer $(token)" \
+        "https://storage.googleapis.com/storage/v1/b/${place%%/*}/o/$(encoded "${place#*/}")?alt=media"
+      ;;
+    https://*) curl -fsSL --retry 5 --max-time 300 -o "$1" "$url" ;;
+    *)
+      echo "fray: fray-package must be the gs:// or https:// URL of a wheel of Fray, followed by #sha256=HASH"
+      return 1
+      ;;
+  esac
+  echo "$sum  $1" | sha256sum --check --quiet -
+}
+
 install_agent() {
+  local url wheel
   id fray >/dev/null 2>&1 || useradd --system --create-home --shell /usr/sbin/nologin fray
   if ! [ -x "$HOME_DIR/bin/fray" ]; then
     command -v uv >/dev/null || curl -fsSL --retry 5 "$INSTALLER" | env UV_INSTALL_DIR=/usr/local/bin sh
     UV_PYTHON_INSTALL_DIR="$HOME_DIR-python" uv venv --quiet --clear --python 3.11 "$HOME_DIR"
-    uv pip install --quiet --python "$HOME_DIR/bin/python" "${package:-fray-cluster[agent,gcs,s3]}"
+    url="${package%%#sha256=*}"
+    wheel="$HOME_DIR/${url##*/}"
+    download_wheel "$wheel"
+    uv pip install --quiet --python "$HOME_DIR/bin/python" "${wheel}[agent,gcs,google,s3]"
   fi
   mkdir -p "$UNITS/fray-agent.service.d"
   cp "$("$HOME_DIR/bin/python" -c 'from fray_agents.deploy import UNIT; print(UNIT)')" "$UNITS/fray-agent.service"

@@ -32,6 +32,6 @@ async def open_provider(core: Core, pool: str, spec: ProvisioningSpec) -> Provid
                 return await open_cloud_run(cluster, pool, spec)
     except ImportError as error:
         raise ProviderError(
-            "denied", f"the provider {spec.provider} needs {error.name}; pip install 'fray-cluster[google]'"
+            "denied", f"the provider {spec.provider} needs {error.name}; in a clone of Fray: pip install '.[google]'"
         ) from None
     raise ProviderError("invalid", f"there is no provider {spec.provider!r}; give local, tpu, cloud_run or command")

@@ -127,7 +127,7 @@ def _bucket(scheme: str, bucket: str, prefix: str, clock: Clock) -> StoreBackend
         from fray_coordinator.store.gcs import GcsBackend
     except ImportError as error:
         raise StoreRefused(
-            f"gs:// roots need {error.name}, which is not installed; pip install 'fray-cluster[gcs]'"
+            f"gs:// roots need {error.name}, which is not installed; in a clone of Fray: pip install '.[gcs]'"
         ) from error
     return GcsBackend(bucket, prefix, clock)
 

@@ -167,7 +167,7 @@ def _failure(error: Exception) -> AttemptFailed:
     """The outcome of a request for which there are no keys."""
     if isinstance(error, ImportError):
         keys = "keys that are neither in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY nor in a plain profile"
-        return Refused(f"{keys} need {error.name}, which is not installed; pip install 'fray-cluster[s3]'")
+        return Refused(f"{keys} need {error.name}, which is not installed; in a clone of Fray: pip install '.[s3]'")
     from botocore.exceptions import HTTPClientError
 
     if isinstance(error, HTTPClientError | OSError):

@@ -61,6 +61,7 @@ _subcommand = partial(subcommand, command)
 @click.option("--memory", help="Memory of each host, such as 8GB.")
 @click.option("--project", help="Project of Google Cloud.")
 @click.option("--image", help="Container image with Fray in it.")
+@click.option("--package", help="URL of a wheel of Fray with its hash, which TPU hosts install: gs://...whl#sha256=...")
 @click.option("--service-account", help="Service account of the machines.")
 def _set(app: App, pool: str, **given: Any) -> None:
     """Set what machines POOL may have. Other values stay; a file for `fray up` can set more of them."""
@@ -92,7 +93,7 @@ def _changed(fields: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
 
     said = {name: value for name, value in given.items() if value not in (None, ())}
     capacity = {name: said.pop(name) for name in ("cpu", "memory") if name in said}
-    settings = {name: said.pop(name) for name in ("project", "image", "service_account") if name in said}
+    settings = {name: said.pop(name) for name in ("project", "image", "package", "service_account") if name in said}
     if "labels" in said:
         said["labels"] = dict(parse_label(text) for text in said["labels"])
     if "zones" in said:

@@ -15,7 +15,7 @@ AUTO = "iris:auto"
 """The root of the controller that runs this process."""
 
 _NOT_INSTALLED = (
-    "Iris is not installed here; on Python 3.12 install Fray with its extra: pip install 'fray-cluster[iris]'"
+    "Iris is not installed here; on Python 3.12 install Fray with its extra, in a clone: pip install '.[iris]'"
 )
 
 

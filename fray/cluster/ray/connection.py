@@ -28,7 +28,7 @@ _PROXY_ATTEMPTS = 5
 _LISTENS_WITHIN = 10.0
 """Seconds within which Ray's port has to accept a connection; enough for a busy host."""
 
-_NOT_INSTALLED = "Ray is not installed here; install Fray with its extra: pip install 'fray-cluster[ray]'"
+_NOT_INSTALLED = "Ray is not installed here; install Fray with its extra, in a clone: pip install '.[ray]'"
 
 
 def is_ray(root: str) -> bool:

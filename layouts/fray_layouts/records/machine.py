@@ -22,8 +22,8 @@ class TpuSettings(msgspec.Struct, kw_only=True, omit_defaults=True):
         runtime_version: software of the hosts; "" for the one that fits the machine type.
         network, subnetwork: of the hosts; "" for the project's defaults.
         service_account: account that the hosts act as; "" for the project's default.
-        image: container image in which the hosts run the agent; "" installs the agent with pip.
-        package: what pip installs there; "" for the scaler's own version of Fray.
+        image: container image with Fray in it, in which the hosts run the agent; "" installs `package`.
+        package: URL of a wheel of Fray with its hash, "gs://bucket/fray_cluster-0.1.0-py3-none-any.whl#sha256=...".
     """
 
     project: str = ""

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
-
 from google.cloud import tpu_v2
 from google.protobuf import duration_pb2
 
 from fray_agents.deploy import startup_script
 from fray_agents.provisioning.identity import machine_labels
-from fray_agents.provisioning.provider import MachineRequest
+from fray_agents.provisioning.provider import MachineRequest, ProviderError
 from fray_agents.provisioning.providers.google_calls import SCOPE
 from fray_agents.provisioning.providers.tpu_listing import MACHINE_KEY, MACHINES_KEY, POOL_KEY
+from fray_layouts.errors import InvalidInput
+from fray_layouts.pool_checks import check_tpu_software
 from fray_layouts.records import ProvisioningSpec, TpuSettings
 from fray_layouts.topology import tpu_family
 
@@ -79,14 +79,21 @@ def _node(cluster: str, request: MachineRequest) -> tpu_v2.Node:
 
 
 def _metadata(settings: TpuSettings, request: MachineRequest) -> dict[str, str]:
-    """The metadata that the hosts read from their metadata server; see `fray_agents.host.gce_metadata`."""
+    """The metadata that the hosts read from their metadata server; see `fray_agents.host.gce_metadata`.
+
+    Raises ProviderError: the settings do not say how the hosts get Fray.
+    """
+    try:
+        check_tpu_software(settings)
+    except InvalidInput as error:
+        raise ProviderError("invalid", str(error)) from None
     values = {
         "fray-root": request.root,
         POOL_KEY: request.pool,
         MACHINE_KEY if len(request.names) == 1 else MACHINES_KEY: ",".join(request.names),
         "fray-labels": ",".join(f"{name}={value}" for name, value in sorted(request.labels.items())),
         "fray-image": settings.image,
-        "fray-package": settings.package or f"fray-cluster[agent,gcs,s3]=={version('fray-cluster')}",
+        "fray-package": settings.package,
         "startup-script": startup_script(),
     }
     return {key: value for key, value in values.items() if value}
