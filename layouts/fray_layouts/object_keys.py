@@ -243,6 +243,26 @@ class DoctorKeys:
         return f"doctor/{token}"
 
 
+_ASIDE_KEY = re.compile(rf"aside/[{BASE32_DIGITS}]{{{TIME_DIGITS + RANDOM_DIGITS}}}/([^/].*)")
+
+
+class AsideKeys:
+    """The keys `aside/<time><random>/<key>`: unreadable objects that `fray fsck --repair` has moved from `<key>`."""
+
+    area = "aside/"
+
+    @staticmethod
+    def key(key: str, now: float, token: str) -> str:
+        """The key to which the object `key` is moved at `now` (storage's clock); the token keeps two movers apart."""
+        return f"aside/{encode_time(now)}{token[:RANDOM_DIGITS]}/{key}"
+
+    @staticmethod
+    def parse(key: str) -> str | None:
+        """The key that the object had before; None for any other key."""
+        found = _ASIDE_KEY.fullmatch(key)
+        return found[1] if found else None
+
+
 _POOL_KEY = re.compile("pools/([^/]+)/([^/]+)")
 
 

@@ -246,11 +246,9 @@ SEGMENT = str(SegmentName(1.8e9, 0, "abcdef", 3))
 @pytest.mark.parametrize(
     ("key", "words"),
     [
-        (JobKeys.key("job-odd"), "nobody can run, end or remove this job"),
         (AgentKeys.key("odd"), "are requeued only after"),
         (CoordinatorKeys.reconciler, "until it is replaced, no file is admitted"),
         (NameKeys.key("n", "actor", "x"), "nobody can take this name"),
-        (EndpointKey("n", "x", "id").key(), "no caller finds this actor"),
         (SecretKeys.rpc, "no actor can be called"),
         (QUEUE.settings, "nobody can open this queue"),
         (QUEUE.doorbell, "a hint"),

@@ -14,6 +14,7 @@ from fray_layouts.machine_keys import MachineKeys
 from fray_layouts.object_keys import (
     CLUSTER_KEY,
     AgentKeys,
+    AsideKeys,
     BlobKeys,
     CoordinatorKeys,
     DoctorKeys,
@@ -127,6 +128,7 @@ def _of_machines(key: str) -> Kind | None:
 
 
 AREAS = (
+    Area(AsideKeys.area, _named(AsideKeys.parse, NameOnly)),
     Area(InboxKeys.area, _of_inbox),
     Area(WorkKeys.area, _of_work),
     Area(BlobKeys.area, _named(BlobKeys.parse, NameOnly)),
@@ -150,6 +152,10 @@ and agents before jobs, so that a job that did not change meanwhile was held whe
 
 TOP_LEVEL = frozenset({CLUSTER_KEY, DoctorKeys.area, *(area.prefix for area in AREAS)})
 """All names that Fray uses directly under a root."""
+
+SET_ASIDE: frozenset[Kind] = frozenset({JobRecord, ReservationRecord, EndpointRecord, ReplicaExit, PoolPlan})
+"""Kinds of unreadable objects that the repair may move out of the way, as long as nothing that lives depends on them.
+Without any other kind, a name's incarnation, a machine, the items of a queue or a live agent's leases would be lost."""
 
 CONSEQUENCES: dict[Kind, tuple[str, str]] = {
     DroppedFile: (

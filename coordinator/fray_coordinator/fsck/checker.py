@@ -21,7 +21,7 @@ from fray_coordinator.fsck import (
     placement_checks,
     queue_checks,
 )
-from fray_coordinator.fsck.report import Problem, SuspectedProblem
+from fray_coordinator.fsck.report import Moved, Problem, SuspectedProblem
 from fray_coordinator.fsck.snapshot import Snapshot, take_snapshot
 from fray_coordinator.reconcile import reaper
 from fray_coordinator.reconcile.admission import Admission
@@ -92,11 +92,11 @@ async def check(core: Core) -> list[Problem]:
     return named
 
 
-async def repair(core: Core) -> None:
+async def repair(core: Core) -> list[Moved]:
     """Reap dead agents, repair indexes, stop orphans, admit the inbox, and remove data without a record.
 
-    It declares no agent dead, because that takes longer than one observation. If a step fails, the others still run;
-    `check` reports what is left.
+    Returns the unreadable objects that it set aside. It declares no agent dead, because that takes longer than one
+    observation. If a step fails, the others still run; `check` reports what is left.
     """
     watch = FailureDetector(core)
     steps: list[Callable[[], Awaitable[object]]] = [
@@ -106,8 +106,11 @@ async def repair(core: Core) -> None:
     ]
     await map_noting_problems(steps, lambda step: step(), {}, at_once=1)
     fixes = ((found.problem.key, found.fix) for found in await _confirmed(core) if found.fix is not None)
+    moved: list[Moved] = []
     while batch := list(islice(fixes, MAX_PROBLEMS_NAMED)):
-        await map_noting_problems(batch, lambda one: one[1](core), {}, lambda one: one[0], at_once=1)
+        done = await map_noting_problems(batch, lambda one: one[1](core), {}, lambda one: one[0], at_once=1)
+        moved += [result for result in done if isinstance(result, Moved)]
+    return moved
 
 
 async def _confirmed(core: Core) -> Iterator[SuspectedProblem]:

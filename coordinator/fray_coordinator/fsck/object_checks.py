@@ -3,21 +3,26 @@
 from collections.abc import Iterator
 from functools import partial
 
-from fray_coordinator.errors import REMOVE_HINT
-from fray_coordinator.fsck.areas import AREAS, CONSEQUENCES, Kind
-from fray_coordinator.fsck.report import BY_FSCK, BY_HAND, Problem, SuspectedProblem
+from fray_coordinator.core import Core
+from fray_coordinator.errors import REMOVE_HINT, BadRecord
+from fray_coordinator.fsck.areas import AREAS, CONSEQUENCES, SET_ASIDE, Kind
+from fray_coordinator.fsck.report import BY_FSCK, BY_HAND, BY_SETTING_ASIDE, Moved, Problem, SuspectedProblem
 from fray_coordinator.fsck.snapshot import Snapshot
 from fray_coordinator.jobs import doorbell
+from fray_coordinator.protocol.heartbeat import is_fenced
+from fray_coordinator.protocol.transitions import is_terminal
+from fray_coordinator.store.interface import ABSENT
 from fray_layouts.errors import InvalidInput
 from fray_layouts.inbox_keys import InboxKeys
-from fray_layouts.object_keys import CoordinatorKeys, PoolKeys
+from fray_layouts.object_keys import AgentKeys, AsideKeys, CoordinatorKeys, JobKeys, PoolKeys, ReservationKeys
 from fray_layouts.spec_parsing import parse_spec
+from fray_layouts.work_keys import WorkKeys
 
 
 def unusable_objects(seen: Snapshot) -> Iterator[SuspectedProblem]:
     """Find objects that are unreadable, lie under another's key, or have a key without a meaning."""
     for key, problem in seen.unreadable.items():
-        yield _unreadable(key, problem.removesuffix(REMOVE_HINT))
+        yield _unreadable(seen, key, problem.removesuffix(REMOVE_HINT))
     for key, own in seen.misplaced.items():
         remedy = f"move it there if nothing lies there; else {BY_HAND}"
         yield SuspectedProblem(Problem(key, f"it holds a record that belongs under {own}", remedy))
@@ -62,12 +67,56 @@ def _stray(key: str) -> Problem:
     return Problem(key, "Fray never uses such a name in this folder", BY_HAND)
 
 
-def _unreadable(key: str, problem: str) -> SuspectedProblem:
-    means, remedy = CONSEQUENCES[_kind(key)]
+def _unreadable(seen: Snapshot, key: str, problem: str) -> SuspectedProblem:
+    kind = _kind(key)
+    means, remedy = CONSEQUENCES[kind]
     what, pool = f"{means} ({problem})", PoolKeys.parse_doorbell(key)
     if pool is not None:
         return SuspectedProblem(Problem(key, what, BY_FSCK), fix=partial(doorbell.ring, pool=pool))
+    if kind in SET_ASIDE and not _is_in_use(seen, key):
+        return SuspectedProblem(Problem(key, what, BY_SETTING_ASIDE), fix=partial(set_aside, key=key, kind=kind))
     return SuspectedProblem(Problem(key, what, remedy))
+
+
+def _is_in_use(seen: Snapshot, key: str) -> bool:
+    """Whether something that has not ended depends on an unreadable job, reservation or exit, or may do so."""
+    job, reservation, work = JobKeys.parse(key), ReservationKeys.parse(key), WorkKeys.parse(key)
+    if job is not None:
+        live = (agent for agent in seen.agents.values() if not is_fenced(agent))
+        agents = any(seen.is_doubtful(agent) for agent in seen.keys.get(AgentKeys.area, ()))
+        return agents or AgentKeys.area in seen.unlisted or any(job in agent.holdings for agent in live)
+    if JobKeys.area in seen.unlisted:
+        return True
+    if reservation is not None:
+        pool = ReservationKeys.pool(reservation)
+        doubtful = any(seen.is_doubtful(other) for other in seen.keys.get(JobKeys.area, ()))
+        return doubtful or any(other.spec.pool == pool and not is_terminal(other) for other in seen.jobs.values())
+    if work is not None:  # the exit of a replica of this gang
+        gang = seen.jobs.get(work[0])
+        return seen.is_doubtful(JobKeys.key(work[0])) or (gang is not None and not is_terminal(gang))
+    return False
+
+
+async def set_aside(core: Core, key: str, kind: Kind) -> Moved | None:
+    """Move an object that is not what its key promises out of the way; None if it is gone, or what it should be.
+
+    The copy is made first, so an interruption leaves the object where it was.
+    """
+    found = await core.store.get(key)
+    if found is None or await _is_readable(core, key, kind):
+        return None
+    to = AsideKeys.key(key, core.now(), core.rng.token())
+    await core.store.put(to, found.data, ABSENT)
+    await core.store.delete(key, found.version)
+    return Moved(key, to)
+
+
+async def _is_readable(core: Core, key: str, kind: Kind) -> bool:
+    try:
+        await core.records.read(key, kind)
+    except BadRecord:
+        return False
+    return True
 
 
 def _kind(key: str) -> Kind:

@@ -8,6 +8,7 @@ from fray_coordinator.core import Core
 BY_REPAIR = "`fray fsck --repair` puts it right, and so does any live agent soon"
 BY_FSCK = "`fray fsck --repair` puts it right"
 BY_SWEEP = "`fray fsck --repair` removes it"
+BY_SETTING_ASIDE = "`fray fsck --repair` sets it aside under aside/, from where it can be moved back"
 BY_HAND = "look at it, and remove it if nobody needs it"
 
 
@@ -21,6 +22,14 @@ class Problem:
 
 
 Fix = Callable[[Core], Awaitable[object]]
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """An unreadable object that the repair has set aside: the key that it had, and the key that it has."""
+
+    key: str
+    to: str
 
 
 @dataclass(frozen=True, slots=True)

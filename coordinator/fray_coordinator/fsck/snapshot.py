@@ -15,7 +15,7 @@ from fray_coordinator.reconcile.reconciler import MAX_LISTED_PER_SECOND
 from fray_coordinator.store.interface import Listed, Object
 from fray_coordinator.store.paging import list_pages
 from fray_coordinator.store.records import Stored
-from fray_layouts.object_keys import AgentKeys, CoordinatorKeys, EndpointKey, JobKeys
+from fray_layouts.object_keys import AgentKeys, AsideKeys, CoordinatorKeys, EndpointKey, JobKeys
 from fray_layouts.records import (
     AgentRecord,
     ClusterSettings,
@@ -51,6 +51,7 @@ class Snapshot:
         jobs, agents, reservations: by id.
         unreadable: by key, the reason.
         misplaced: by key, the key under which the record there belongs.
+        set_aside: the keys of objects that an earlier repair has moved, and that may be moved back.
     """
 
     settings: ClusterSettings
@@ -67,6 +68,7 @@ class Snapshot:
     reservations: dict[str, ReservationRecord] = field(default_factory=dict)
     unreadable: dict[str, str] = field(default_factory=dict)
     misplaced: dict[str, str] = field(default_factory=dict)
+    set_aside: frozenset[str] = frozenset()
 
     @property
     def endpoints(self) -> list[Stored[EndpointRecord]]:
@@ -94,7 +96,8 @@ class Snapshot:
 
     def is_doubtful(self, key: str) -> bool:
         """Whether the content of this key's record is unknown, so that nothing may be concluded from it."""
-        return key in self.unreadable or key in self.misplaced or key in self.misplaced.values()
+        misplaced = key in self.misplaced or key in self.misplaced.values()
+        return misplaced or key in self.unreadable or (key in self.set_aside and key not in self.stored)
 
     def has_job(self, job: str) -> bool:
         """Whether the job has a record, even a doubtful one."""
@@ -140,6 +143,7 @@ async def take_snapshot(core: Core, before: Snapshot | None = None) -> Snapshot:
     for area in AREAS:
         with _noted(seen, area.prefix):
             await _read_area(core, seen, area, known)
+    seen.set_aside = frozenset(filter(None, map(AsideKeys.parse, seen.keys.get(AsideKeys.area, ()))))
     return seen
 
 

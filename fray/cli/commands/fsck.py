@@ -24,7 +24,8 @@ def command(app: App, repair: bool) -> None:
 
     You need not stop agents: fsck reads again what looks inconsistent, and gives agents time to repair what they can.
     --repair does what agents do at their repair interval, and removes or rebuilds objects that are derived from the
-    records. It changes nothing else, and is safe while agents run.
+    records. Unreadable objects on which nothing that runs depends are moved to aside/, and can be moved back. It
+    changes nothing else, and is safe while agents run.
     """
     problems = app.run(lambda core: _run(core, repair))
     app.show([asdict(problem) for problem in problems], lambda: _print_problems(problems))
@@ -40,6 +41,7 @@ def _print_problems(problems: list[Problem]) -> None:
 async def _run(core: Core, repair: bool) -> list[Problem]:
     from fray_coordinator import fsck
 
-    if repair:
-        await fsck.repair(core)
+    for moved in await fsck.repair(core) if repair else ():
+        remedy = f"mend it and move it back to {one_line(moved.key)}, or remove it"
+        output.echo(f"{one_line(moved.key)} is set aside as {one_line(moved.to)}; {remedy}", err=True)
     return await fsck.check(core)
