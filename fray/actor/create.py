@@ -71,7 +71,7 @@ def launch_named(cluster: StorageCluster, request: JobRequest, namespace: Namesp
     if found.job != job:
         return JobId(found.job)
     serve = _serving_call(request)
-    entrypoint = replace(serve, args=(*serve.args, found.incarnation))
+    entrypoint = replace(serve, args=(*serve.args, True))
     own_id = JobIds.own(name, job)
     try:
         return cluster.launch(

@@ -7,6 +7,7 @@ import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
@@ -21,12 +22,16 @@ from fray.cluster.current import storage_cluster
 from fray.cluster.current_job import current_job, current_job_on
 from fray.cluster.storage import StorageCluster
 from fray.rpc.server import EXIT_TERMINATED, ActorServer
+from fray.sync import persist_in_thread
 from fray.types import ActorConfig
 from fray_agents.tasks.current_task import on_stop, task_environ
-from fray_coordinator.errors import StoreError
+from fray_coordinator.actors import naming
+from fray_coordinator.core import Core
+from fray_coordinator.errors import StaleAttempt, StoreError
 from fray_coordinator.protocol.drivers import DRIVER_ATTEMPT
 from fray_layouts.errors import InvalidInput
 from fray_layouts.spec_checks import check_name
+from fray_layouts.states import NameState
 
 log = logging.getLogger("fray")
 
@@ -43,14 +48,15 @@ _EXIT_TEMPFAIL = 75
 
 
 def serve_actor(
-    cls: type, args: Sequence[Any], kwargs: Mapping[str, Any], name: str, config: ActorConfig, incarnation: int = 0
+    cls: type, args: Sequence[Any], kwargs: Mapping[str, Any], name: str, config: ActorConfig, owns_name: bool = False
 ) -> None:
     """Serve one actor until its job is asked to end, or the actor ends itself.
 
     Args:
-        incarnation: the incarnation of the actor's name if the actor owns its name, else 0.
+        owns_name: the actor's name was taken for its job alone; its endpoint has the name's incarnation.
 
     Raises:
+        StaleAttempt: the name was given up, or another job has it.
         SystemExit: the job was asked to end, or the storage did not answer.
         Exception: what the actor's `__init__` raised, or what the actor failed with.
     """
@@ -67,6 +73,10 @@ def serve_actor(
 
     on_stop(stop)
     set_current_actor(actor, owns_process=task_environ() is os.environ)
+    incarnation = 0
+    if owns_name:
+        read = partial(_own_incarnation, address=address)
+        incarnation = persist_in_thread(lambda: cluster.run(read), "the actor's name")
     journal: CheckpointJournal | None = None
     if config.checkpoint is None:
         instance = cls(*args, **kwargs)
@@ -85,6 +95,14 @@ def serve_actor(
         journal.close()
     if asked.is_set():
         raise SystemExit(EXIT_TERMINATED)
+
+
+async def _own_incarnation(core: Core, address: ActorAddress) -> int:
+    """The incarnation in which this job holds its actor's name; not part of the call, so a retried job has its own."""
+    found = await naming.read_name(core, address.namespace, "actor", address.name)
+    if found is None or found.state != NameState.HELD or found.job != address.actor_id:
+        raise StaleAttempt(f"actor {address.name} in namespace {address.namespace}: this job does not hold the name")
+    return found.incarnation
 
 
 def _serve(

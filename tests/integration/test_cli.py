@@ -14,6 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from fray.client import StorageClient
+from fray.cluster import StorageCluster
+from fray.types import ActorConfig
 from fray_layouts.object_keys import JobIds
 from tests.support.shell import FRAY, Shell
 from tests.support.waiting import wait_until
@@ -204,6 +207,30 @@ def test_a_beginning_of_an_id_is_of_jobs_that_can_be_stopped_or_retried(empty: S
     assert [job["retry_of"] for job in empty.json("retry", "--name", "zeb*", "--user", "nobody")] == []
     again = empty.json("retry", "--name", "zeb*")
     assert [job["retry_of"] for job in again] == [first, second]
+
+
+def test_a_detached_actor_is_created_again_and_those_of_a_program_are_left_out(shell: Shell) -> None:
+    config = ActorConfig(detached=True)
+    with StorageCluster(str(shell.root), namespace="kept") as cluster:
+        client = StorageClient(cluster)
+        client.create_actor(list, name="kept", actor_config=config).append(1)
+        client.create_actor(list, name="mine").append(1)
+        (old,) = (job["id"] for job in shell.json("ps", "--namespace", "kept") if job["id"].startswith("kept-0-"))
+        shell("stop", old)
+        shell.until_status(old, "stopped")
+        assert shell.json("retry", old)[0]["retry_of"] == old
+        handle = client.get_actor("kept")
+        handle.append(2)
+        assert handle.count(2) == 1
+        assert handle.count(1) == 0  # a new object
+        for job in shell.json("ps", "--namespace", "kept", "--name", "*-0"):
+            shell("stop", job["id"])
+            shell.until_status(job["id"], "stopped")
+    done = shell("retry", "--state", "stopped", "--namespace", "kept")
+    assert "fray: left out: mine-0-" in done.stderr
+    assert "run that program again" in done.stderr
+    assert len(done.stdout.split()) == 1  # the detached one; the first was retried already
+    shell("stop", "--namespace", "kept")
 
 
 def test_failed_jobs_are_submitted_once_more(shell: Shell, tmp_path: Path) -> None:

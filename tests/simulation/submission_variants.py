@@ -141,7 +141,7 @@ def a_submission_is_acknowledged_before_it_is_written() -> list[Swap]:
 @variant
 def a_new_job_that_was_claimed_at_once_is_told_as_found() -> list[Swap]:
     """If the record differs from what the submitter wrote, it counts as another submission's."""
-    real = submission._submit_one
+    real = submission.submit_one
 
     async def submit_one(core: Any, job: Any) -> Any:
         done = await real(core, job)

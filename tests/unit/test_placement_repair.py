@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from fray_coordinator.core import Core
 from fray_coordinator.jobs import placement_index, stopping
-from fray_coordinator.jobs.submission import retry
+from fray_coordinator.jobs.retrying import retry
 from fray_coordinator.reconcile.reconciler import Reconciler
 from fray_coordinator.store.interface import ABSENT
 from fray_layouts.index_keys import PlacementKey

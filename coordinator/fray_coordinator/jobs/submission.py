@@ -20,7 +20,7 @@ from fray_coordinator.protocol import cascade
 from fray_coordinator.protocol.job_identity import identify
 from fray_coordinator.protocol.pending_index import is_created_late
 from fray_coordinator.protocol.resubmission import check_resubmission
-from fray_coordinator.protocol.transitions import Status, is_terminal
+from fray_coordinator.protocol.transitions import Status
 from fray_coordinator.store.interface import ABSENT
 from fray_coordinator.store.records import Stored
 from fray_layouts.errors import InvalidInput
@@ -69,46 +69,24 @@ async def submit(
         parent = parents.get(spec.parent)
         attempt = parent.attempt if parent else attempt_of_parent if spec.parent else None
         complete = await _with_blob(core, spec)
-        job = _record(core, complete, parent, attempt, ids[number] if ids else "")
+        job = new_record(core, complete, parent, attempt, ids[number] if ids else "")
         if attempt is None:
             job.ancestors = list(ancestors)
         else:
             job.ancestors = ancestors_of_child(parent.ancestors if parent else ancestors, spec.parent)
-        return await _submit_one(core, job)
+        return await submit_one(core, job)
 
     done = await map_concurrently(enumerate(specs), one, MAX_CONCURRENT_FOR_PEOPLE)
-    await _ring(core, [submitted.job for submitted in done])
+    await ring(core, [submitted.job for submitted in done])
     return done
 
 
-async def _ring(core: Core, jobs: Sequence[JobRecord]) -> None:
+async def ring(core: Core, jobs: Sequence[JobRecord]) -> None:
     """Ring the doorbell of each pool in which one of the jobs waits, and that of placements if one is a gang."""
     pools = {job.spec.pool for job in jobs if job.status == Status.PENDING}
     await map_concurrently(sorted(pools), lambda pool: doorbell.ring(core, pool))
     if any(job.status == Status.GATHERING for job in jobs):
         await placement_index.ring_bell(core)
-
-
-async def retry(core: Core, jobs: Sequence[JobRecord]) -> list[JobRecord]:
-    """Submit jobs that have ended again: each as a new job that names the old one, without parent and without own id.
-
-    Raises:
-        InvalidInput: one has not ended yet, or it is a driver, a program that only people can start again.
-        StoreUnavailable: some may have been submitted.
-    """
-    for job in jobs:
-        if job.driver or not is_terminal(job):
-            remedy = "start its program" if job.driver else f"it is {job.status}; stop it or wait for its end"
-            raise InvalidInput("job", job.id, f"only jobs that have ended can be submitted again: {remedy}")
-
-    async def one(job: JobRecord) -> JobRecord:
-        spec = replace(job.spec, id="", parent="", detached=False)
-        new = replace(_record(core, spec, None, None, ""), retry_of=job.id)
-        return (await _submit_one(core, new)).job
-
-    done = await map_concurrently(jobs, one, MAX_CONCURRENT_FOR_PEOPLE)
-    await _ring(core, done)
-    return done
 
 
 async def running_parent(core: Core, parent: str) -> JobRecord:
@@ -140,7 +118,8 @@ async def _with_blob(core: Core, spec: JobSpec) -> JobSpec:
     return replace(spec, entrypoint=replace(spec.entrypoint, callable=replace(call, pickle="", blob=key)))
 
 
-async def _submit_one(core: Core, job: JobRecord) -> Submitted:
+async def submit_one(core: Core, job: JobRecord) -> Submitted:
+    """Submit a job of `new_record`, without ringing a doorbell. Raises as `submit`."""
     spec = job.spec
     if spec.id and (earlier := await core.records.read(JobKeys.key(job.id), JobRecord)) is not None:
         return Submitted(await _adopt(core, earlier, job), True)
@@ -154,7 +133,10 @@ async def _submit_one(core: Core, job: JobRecord) -> Submitted:
     return Submitted(job, False)
 
 
-def _record(core: Core, spec: JobSpec, parent: JobRecord | None, parent_attempt: int | None, fresh: str) -> JobRecord:
+def new_record(
+    core: Core, spec: JobSpec, parent: JobRecord | None, parent_attempt: int | None, fresh: str
+) -> JobRecord:
+    """The record of a new job. fresh: its id if the spec has none; "" makes one."""
     now = core.now()
     job_id, spec = identify(spec, parent, fresh or JobIds.fresh(spec.name, now, core.rng.token()))
     return JobRecord(

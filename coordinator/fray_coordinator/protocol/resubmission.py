@@ -19,9 +19,10 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from fray_coordinator.protocol.transitions import is_terminal
 from fray_layouts.errors import InvalidInput
 from fray_layouts.object_keys import ReservationKeys
-from fray_layouts.records import JobRecord
+from fray_layouts.records import JobRecord, NameRecord
 from fray_layouts.spec import CallableSpec, EnvironmentSpec, JobSpec
 
 
@@ -30,6 +31,24 @@ def check_resubmission(earlier: JobRecord, wanted: JobRecord) -> None:
     if field := first_difference(earlier.spec, wanted.spec):
         remedy = f"job {earlier.id} was submitted under it with another {field}; give another id, or the same {field}"
         raise InvalidInput("id", wanted.spec.id, remedy)
+
+
+def retry_obstacle(job: JobRecord, name: NameRecord | None) -> str:
+    """Why this job cannot be submitted again, and what to do; "" if it can.
+
+    An actor or a worker belongs to the program that created it: without that program nobody would use it, or end it. A
+    detached actor belongs to nobody, and the last holder of its name can have the name again.
+
+    name: of a job that serves an actor, the record of the actor's name; None if there is none.
+    """
+    if job.driver:
+        return "it is a program that people start; start its program again"
+    if not is_terminal(job):
+        return f"only jobs that have ended can be submitted again: it is {job.status}; stop it or wait for its end"
+    owned = bool(job.spec.parent) and not job.spec.detached
+    if job.spec.actor and (owned or name is None or name.job != job.id):
+        return "it serves an actor or a pool of the program that created it; run that program again"
+    return ""
 
 
 def first_difference(one: JobSpec, other: JobSpec) -> str:
