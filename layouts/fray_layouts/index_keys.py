@@ -129,7 +129,7 @@ class PendingKey:
     @staticmethod
     def shape_text(key: str) -> str:
         """The shape in a key, as text; two keys of one shape have equal text."""
-        return key.rpartition("/")[2].split("~")[2]
+        return key.rpartition("/")[2].partition("~")[2].partition("~")[2].partition("~")[0]
 
     @staticmethod
     def parse(key: str) -> PendingKey | None:

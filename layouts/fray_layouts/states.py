@@ -60,6 +60,8 @@ class ExitKind(StrEnum):
     UNHEALTHY = "unhealthy"
     STOPPED = "stopped"
     PREEMPTED = "preempted"
+    YIELDED = "yielded"
+    """The job's parent waited for the room that the job used, and the job for its parent."""
     START_FAILED = "start-failed"
     HOST_FAILED = "host-failed"
     """The host failed while the attempt ran."""

@@ -150,7 +150,7 @@ class HoldWorld:
             bundle = HeldBundle(number=0, wants=owner.parts[0].shape)
             leases.add_placement(HeldPlacement(owner, Stored(owner.key, self._gang(state), {}, "1", NOW), (bundle,)))
         shape = entry_of(job).shape
-        if not shortage(shape, leases.unreserved(order=(0, NOW, "s")), HostKind()):
+        if not shortage(shape, leases.unreserved(entry=entry_of(job)), HostKind()):
             return True
         if state.until is None:
             return False

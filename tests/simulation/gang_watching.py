@@ -10,6 +10,7 @@ import msgspec
 
 from fray_agents.agent.held import HeldPlacement
 from fray_agents.agent.leases import Leases
+from fray_coordinator.protocol.placements.owners import Owner
 from fray_coordinator.protocol.transitions import Status
 from fray_coordinator.store.interface import Object
 from fray_layouts.index_keys import PendingKey
@@ -81,10 +82,9 @@ class GangWatch:
             raise Broken("no agent has more than its host", message, agent, about)
 
     def claims(self, leases: Leases, entry: PendingKey, room: HeldPlacement | None) -> None:
-        """An agent tries to claim a single job, perhaps in room that is kept for owners that come earlier."""
-        order = order_of(entry)
-        free = leases.unreserved(room, order)
-        waits = [held for held in leases.waiting_placements(room) if held.owner.order < order]
+        """An agent tries to claim a single job, perhaps in room that is kept for owners that it does not go before."""
+        free = leases.unreserved(room, entry)
+        waits = [held for held in leases.waiting_placements(room) if not may_go_first(entry, held.owner)]
         self._fills.pop((id(leases), entry.job, entry.attempt), None)
         if entry.shape.cpu > free.cpu or entry.shape.device_count > free.device_count:
             until = min((held.owner.placement.until or 0.0 for held in waits), default=math.inf)
@@ -177,9 +177,10 @@ class GangWatch:
         self.votes = {vote for vote in self.votes if vote[0] != job}
 
 
-def order_of(entry: PendingKey) -> tuple[int, float, str]:
-    """A single's place in the total order of owners."""
-    return -entry.priority, entry.time, entry.job
+def may_go_first(entry: PendingKey, owner: Owner) -> bool:
+    """Whether a single job may use the room that is kept for an owner: it is earlier in order, or of such a family."""
+    lets_in = {each.family for each in owner.placement.first if each.again is None}
+    return (-entry.priority, entry.time, entry.job) < owner.order or entry.family in lets_in
 
 
 _CLOCKS_DIFFER = 2.0

@@ -119,6 +119,7 @@ def _ends() -> File:
         "it failed, and has no retries": (1, running(), failure),
         "it failed, and has one": (1, running(spec={"max_retries_failure": 1}), failure),
         "preempted": (1, running(), AttemptEnd(AttemptExit(kind="preempted"))),
+        "yielded": (1, running(), AttemptEnd(AttemptExit(kind="yielded"))),
         "preempted for the seventh time": (
             7,
             running(

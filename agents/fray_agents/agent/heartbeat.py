@@ -132,7 +132,14 @@ class Heartbeat:
         problems, requests = member.problems.now(), asdict(member.core.store.usage)
         problem = member.problems.summary(problems)
         beat_input = HeartbeatInput(
-            listed, interval, member.leases.free(), problem, member.unfit, member.leaving, requests
+            listed,
+            interval,
+            member.leases.free(),
+            problem,
+            member.unfit,
+            member.leaving,
+            requests,
+            member.asks.due(member.core.now(), member.core.settings.repair_interval, member.core.rng),
         )
         wanted = heartbeat.next_beat(stored.record, beat_input)
         sent = self._last_send = member.core.clock.boottime()

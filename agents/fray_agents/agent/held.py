@@ -210,6 +210,11 @@ class HeldPlacement:
         return self.phase != HoldingPhase.REFUSED and not all(bundle.taken for bundle in self.bundles)
 
     @property
+    def gathers(self) -> bool:
+        """Whether room is kept for it that it does not use yet: it waits for room, or for its start."""
+        return self.waits or (self.owner.forming and self.phase == HoldingPhase.RESERVED)
+
+    @property
     def at_work(self) -> bool:
         """Whether its tasks run, or their end is not written yet."""
         return self.phase in (HoldingPhase.RUNNING, HoldingPhase.ENDING)

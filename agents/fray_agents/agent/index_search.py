@@ -10,6 +10,7 @@ from fray_agents.agent.candidates import STALE, Candidates
 from fray_agents.agent.index_cursor import IndexCursor
 from fray_agents.agent.leases import Leases
 from fray_agents.agent.membership import Membership
+from fray_agents.agent.orphans import make_room_for_parents
 from fray_agents.agent.pool_bell import PoolBell
 from fray_coordinator.core import Core
 from fray_coordinator.protocol.heartbeat import paced_interval
@@ -83,11 +84,14 @@ class IndexSearch:
 
     async def begin(self) -> bool:
         """Begin a poll, with a listing if one is due; whether there may be anything to claim."""
+        let_in = self.member.asks.let_in()
+        for entry in let_in:
+            self._candidates.put_off(entry, self._core.now())
         if due := self._repair_is_due():
             self._candidates.forget_put_off()
         if due or self._answers_bell():
             await self._list()
-        elif self._core.clock.boottime() < self._rests_until:
+        elif self._core.clock.boottime() < self._rests_until and not let_in:
             return False
         elif not self._candidates.untried:
             self._pages = 0
@@ -158,7 +162,10 @@ class IndexSearch:
         """One listing; sets `_last` to the key after which the next one goes on, None at the end of the index."""
         rows = await self._core.store.list(PendingKey.prefix(self.member.record.pool), after, ROWS_PER_REQUEST)
         self._last = rows[-1].key if len(rows) == ROWS_PER_REQUEST else None
-        return [row.key for row in rows]
+        keys = [row.key for row in rows]
+        self.member.asks.note(keys, self.member.host_kind, self._core.now())
+        await make_room_for_parents(self.member, keys)
+        return keys
 
     async def _list_more(self, last: str) -> None:
         """List one page more, after `last` and after the entries that this agent has passed."""
@@ -217,6 +224,4 @@ class IndexSearch:
 
     def _share(self, key: str) -> Resources:
         """The free resources that the entry may use, beside owners of placements that come before it."""
-        entry = PendingKey.parse(key)
-        order = (-entry.priority, entry.time, entry.job) if entry is not None else None
-        return self._leases.unreserved(order=order)
+        return self._leases.unreserved(entry=PendingKey.parse(key))

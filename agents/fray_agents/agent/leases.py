@@ -1,23 +1,20 @@
 """The leases of an agent, and the resources of its host that they leave free; heartbeats list the leases."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 from msgspec.structs import replace
 
 from fray_agents.agent.held import HeldBundle, HeldLease, HeldPlacement, HeldTask
 from fray_agents.tasks.handle import TaskHandle
 from fray_coordinator.protocol.gpu_assignment import WHOLE, gpus_for, part_of_each
+from fray_coordinator.protocol.placements.families import goes_before
 from fray_coordinator.protocol.placements.private_pools import room_of_bundles
 from fray_coordinator.protocol.scheduling import HostKind, remaining_after, shortage
 from fray_layouts.index_keys import PendingKey, Shape
-from fray_layouts.records import Holding, JobRecord, Resources
+from fray_layouts.records import Holding, JobRecord, ParentLink, Resources
 from fray_layouts.states import ExitKind
-
-OwnerOrder: TypeAlias = tuple[int, float, str]
-"""A place in the total order in which owners and jobs get room; see `Owner.order`."""
 
 
 @dataclass(slots=True)
@@ -76,11 +73,36 @@ class Leases:
         left = self.capacity if room is None else _room_of(room, self.capacity.device)
         if self.gpus_out:
             left = replace(left, device_count=left.device_count - len(self.gpus_out))
-        for bundle in bundles:
-            if shortage(bundle.shape, left, host):
-                return False
-            left = remaining_after(left, bundle.shape)
-        return True
+        return _fit((bundle.shape for bundle in bundles), left, host)
+
+    def parents(self) -> set[str]:
+        """The parents with which jobs here end."""
+        links = [*map(_parent_of, self.held.values()), *map(_parent_of, self.placements.values())]
+        return {link.job for link in links if link is not None and not link.detached}
+
+    def orphans_in_the_way(
+        self, parent: str, wants: Sequence[Shape], host: HostKind, room: HeldPlacement | None
+    ) -> list[HeldLease | HeldPlacement]:
+        """The children of a job here that use the room for which the job itself waits.
+
+        [] if they would not make enough room.
+
+        Args:
+            parent: the id of the job, which does not run.
+            wants: the resources that it waits for on this host.
+            room: the reservation in which it would run; None: the host's own room.
+        """
+        children: list[HeldLease | HeldPlacement] = []
+        everything: list[HeldLease | HeldPlacement] = [*self.held.values(), *self.placements.values()]
+        for held in everything:
+            link, tasks = _parent_of(held), _tasks_of(held)
+            if link is not None and link.job == parent and not link.detached and tasks and tasks[0].room is room:
+                children.append(held)
+        for count in range(1, len(children) + 1):
+            without = [task for child in children[:count] for task in _tasks_of(child)]
+            if _fit(wants, self.free(room, without), host):
+                return children[:count]
+        return []
 
     def release(self, placement: HeldPlacement) -> None:
         """Remove a placement for which nothing is left to do: its owner moved on, and no process of it is left."""
@@ -105,13 +127,16 @@ class Leases:
                 if bundle.task is not None and isinstance(job, JobRecord):
                     yield job, bundle.task
 
-    def free(self, room: HeldPlacement | None = None) -> Resources:
-        """The unused resources of the host or of a reservation; 0 cores if children run in their parents' room."""
+    def free(self, room: HeldPlacement | None = None, without: Collection[HeldTask] = ()) -> Resources:
+        """The unused resources of the host or of a reservation; 0 cores if children run in their parents' room.
+
+        without: tasks that count as if they used nothing.
+        """
         left = self.capacity if room is None else _room_of(room, self.capacity.device)
         for task in self._in(room):
-            left = remaining_after(left, task.shape)
+            left = left if task in without else remaining_after(left, task.shape)
         left = replace(left, cpu=max(left.cpu, 0))
-        if not (gpus := self.gpus_left(room)):
+        if not (gpus := self.gpus_left(room, without)):
             return left
         shares = sorted(rest for rest in gpus if 0 < rest < WHOLE)
         return replace(left, device_count=gpus.count(WHOLE), device_shares=shares)
@@ -120,14 +145,30 @@ class Leases:
         """The owners that wait for room of the host or of a reservation; freed resources are kept for them."""
         return [held for held in self.placements.values() if held.waits and held.bundles[0].room is room]
 
-    def unreserved(self, room: HeldPlacement | None = None, order: OwnerOrder | None = None) -> Resources:
+    def gathering_placements(self, room: HeldPlacement | None = None) -> list[HeldPlacement]:
+        """The owners for which room of the host or of a reservation is kept that they do not use yet."""
+        return [held for held in self.placements.values() if held.gathers and held.bundles[0].room is room]
+
+    def kept_out_by(self, entry: PendingKey, host: HostKind, room: HeldPlacement | None = None) -> list[HeldPlacement]:
+        """The owners for whose sake alone an entry's job does not fit; [] if it fits, or would not fit without them."""
+        keep = [
+            held
+            for held in self.gathering_placements(room)
+            if not goes_before(entry, held.owner) or any(bundle.taken for bundle in held.bundles)
+        ]
+        votes = [bundle for held in keep if held.owner.forming for bundle in held.bundles if bundle.taken]
+        if not keep or shortage(entry.shape, self.free(room, votes), host):
+            return []
+        return keep if shortage(entry.shape, self.unreserved(room, entry), host) else []
+
+    def unreserved(self, room: HeldPlacement | None = None, entry: PendingKey | None = None) -> Resources:
         """The resources that are free and not kept for owners that wait for room.
 
-        order: the job's place among owners: resources kept for later owners count as free. None: after all owners.
+        entry: a job's: resources kept for owners that it goes before count as free. None: it goes before none.
         """
         left = self.free(room)
         for placement in self.waiting_placements(room):
-            for bundle in placement.bundles if order is None or placement.owner.order < order else ():
+            for bundle in placement.bundles if entry is None or not goes_before(entry, placement.owner) else ():
                 left = left if bundle.taken else remaining_after(left, bundle.shape)
         return replace(
             left,
@@ -137,7 +178,7 @@ class Leases:
             device_count=max(left.device_count, 0),
         )
 
-    def gpus_left(self, room: HeldPlacement | None = None) -> list[int]:
+    def gpus_left(self, room: HeldPlacement | None = None, without: Collection[HeldTask] = ()) -> list[int]:
         """Unused thousandths of each GPU of the host, or of a reservation's bundles; empty without GPUs."""
         count = self.capacity.device_count if self.capacity.device.startswith("gpu") else 0
         left = [0 if place in self.gpus_out else WHOLE for place in range(count)]
@@ -147,7 +188,7 @@ class Leases:
                 for place in bundle.gpus:
                     left[place] += part_of_each(bundle.shape)
         for task in self._in(room):
-            for place in task.gpus:
+            for place in task.gpus if task not in without else ():
                 left[place] = max(left[place] - part_of_each(task.shape), 0)
         return left
 
@@ -193,6 +234,25 @@ class Leases:
 def _room_of(placement: HeldPlacement, device: str) -> Resources:
     """The resources that a reservation's bundles offer to jobs that run in them."""
     return room_of_bundles((bundle.shape for bundle in placement.bundles if bundle.taken), device)
+
+
+def _parent_of(held: HeldLease | HeldPlacement) -> ParentLink | None:
+    """The link of a job that is held here to its parent; None if it has none, or if its record is not known yet."""
+    record = held.record.record if isinstance(held, HeldPlacement) else held.job.record if held.job else None
+    return record.parent if isinstance(record, JobRecord) else None
+
+
+def _tasks_of(held: HeldLease | HeldPlacement) -> Sequence[HeldTask]:
+    return held.bundles if isinstance(held, HeldPlacement) else (held,)
+
+
+def _fit(wants: Iterable[Shape], left: Resources, host: HostKind) -> bool:
+    """Whether all of this fits at once."""
+    for shape in wants:
+        if shortage(shape, left, host):
+            return False
+        left = remaining_after(left, shape)
+    return True
 
 
 def _has_gpu(shape: Shape) -> bool:

@@ -4,6 +4,7 @@ import asyncio
 import math
 from dataclasses import dataclass, field
 
+from fray_agents.agent.asks import Asks
 from fray_agents.agent.leases import Leases
 from fray_agents.agent.problems import AgentProblems
 from fray_coordinator.core import Core
@@ -38,6 +39,7 @@ class Membership:
         live_agents: number of live agents in the cluster, as the last pass saw it.
         pool_slots: one-core tasks that its pool can run at once, as the last pass saw it.
         problems: what is wrong with the agent, as text for people.
+        asks: the jobs that it keeps out for owners of placements.
     """
 
     core: Core
@@ -53,10 +55,12 @@ class Membership:
     live_agents: int = 1
     pool_slots: int = 1
     problems: AgentProblems = field(init=False)
+    asks: Asks = field(init=False)
     _failed_starts: int = 0
 
     def __post_init__(self) -> None:
         self.problems = AgentProblems(self.core)
+        self.asks = Asks(self.leases)
 
     @property
     def id(self) -> str:

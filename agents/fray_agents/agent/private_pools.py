@@ -18,6 +18,7 @@ from fray_agents.agent.index_search import PAGES_PER_POLL
 from fray_agents.agent.leases import Leases
 from fray_agents.agent.loops import is_set_within
 from fray_agents.agent.membership import Membership
+from fray_agents.agent.orphans import make_room_for_parents
 from fray_agents.agent.reservation_rooms import is_open, jobs_bound, room_for_jobs
 from fray_coordinator.core import Core
 from fray_coordinator.protocol.scheduling import shortage
@@ -92,6 +93,9 @@ class PrivatePools:
 
     async def _poll_pool(self, held: HeldPlacement, pool: PrivatePool) -> None:
         await self._list_if_due(ReservationKeys.pool(held.owner.id), pool)
+        keys = [entry.key() for entry in pool.entries]
+        await make_room_for_parents(self.member, keys, held)
+        self.member.asks.note(keys, self.member.host_kind, self._core.now(), held)
         jobs, begin, pages = jobs_bound(held.owner, self.member.id), 0, 1
         while await self._claim_fitting(held, pool, pool.entries[begin:], jobs):
             if pool.last is None or pages == PAGES_PER_POLL:
@@ -103,18 +107,16 @@ class PrivatePools:
         self, held: HeldPlacement, pool: PrivatePool, entries: list[PendingKey], jobs: set[str]
     ) -> bool:
         """Try the entries that fit; whether all were gone through, so that further ones may be listed."""
-        room = room_for_jobs(held, self._leases, self.member.id)
         for entry in entries:
             if not self.member.may_claim() or not is_open(held):
                 return False
             if entry.job in self._leases.held or not (entry.job in jobs or "" in jobs):
                 continue
             now = self._core.clock.boottime()
+            room = room_for_jobs(held, self._leases, self.member.id, entry)
             if shortage(entry.shape, room, self.member.host_kind) or now < pool.not_before.get(entry.key(), 0.0):
                 continue
-            claimed = await self.claim(entry, held)
-            room = room_for_jobs(held, self._leases, self.member.id)
-            if claimed:
+            if await self.claim(entry, held):
                 pool.entries.remove(entry)
             else:
                 pool.not_before[entry.key()] = now + PUT_OFF_POLLS * self._core.settings.poll_interval

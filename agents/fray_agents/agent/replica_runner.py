@@ -308,7 +308,7 @@ def _decoded_pickle(pickle: str) -> bytes:
 
 
 def _not_started(why: str) -> AttemptEnd:
-    kind = ExitKind.PREEMPTED if why == ExitKind.PREEMPTED else ExitKind.STOPPED
+    kind = ExitKind(why) if why in (ExitKind.PREEMPTED, ExitKind.YIELDED) else ExitKind.STOPPED
     return AttemptEnd(AttemptExit(kind=kind, message=f"{why} before it was started", log_chunks=0), None, False)
 
 

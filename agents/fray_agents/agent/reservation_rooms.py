@@ -17,10 +17,12 @@ from msgspec.structs import replace
 from fray_agents.agent.held import HeldBundle, HeldPlacement
 from fray_agents.agent.leases import Leases
 from fray_agents.agent.membership import Membership
+from fray_coordinator.protocol.placements.families import families_first
 from fray_coordinator.protocol.placements.owners import RESERVATION, Owner, owner_of_reservation
 from fray_coordinator.protocol.placements.reservations import held_by
 from fray_coordinator.protocol.scheduling import HostKind, remaining_after, shortage
 from fray_coordinator.store.records import Stored
+from fray_layouts.index_keys import PendingKey
 from fray_layouts.object_keys import ReservationKeys
 from fray_layouts.records import ReservationRecord, Resources
 from fray_layouts.states import HoldingPhase, ReservationState
@@ -110,7 +112,8 @@ class ReservationRooms:
             if number not in known
         )
         for bundle in held.bundles:
-            if not bundle.taken and bundle.number in assigned and not self.member.unfit:
+            may_take = not (self.member.unfit or families_first(held.owner.placement))
+            if not bundle.taken and bundle.number in assigned and may_take:
                 self._leases.reserve([bundle], self.member.host_kind)
 
     def _is_used(self, held: HeldPlacement) -> bool:
@@ -127,9 +130,9 @@ def is_open(held: HeldPlacement) -> bool:
     return record.state == ReservationState.HELD and any(bundle.taken for bundle in held.bundles)
 
 
-def room_for_jobs(held: HeldPlacement, leases: Leases, agent: str) -> Resources:
-    """The free resources of the agent's assigned bundles that are not kept for gangs."""
-    left = leases.unreserved(held)
+def room_for_jobs(held: HeldPlacement, leases: Leases, agent: str, entry: PendingKey) -> Resources:
+    """The free resources of the agent's assigned bundles that are not kept for gangs which come before the entry."""
+    left = leases.unreserved(held, entry)
     assigned = held.owner.bundles_of(agent)
     for bundle in held.bundles:
         if bundle.taken and bundle.number not in assigned:

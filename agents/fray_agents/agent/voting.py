@@ -13,6 +13,7 @@ from typing import TypeAlias, cast
 from fray_agents.agent.held import HeldBundle, HeldPlacement
 from fray_agents.agent.leases import Leases
 from fray_agents.agent.membership import Membership
+from fray_agents.agent.orphans import put_back_orphans
 from fray_agents.host.directories import UntrustedDirectory
 from fray_agents.host.ports import held_ports
 from fray_coordinator.core import Core
@@ -127,12 +128,13 @@ class Voting:
         self._leases.add_placement(held)
         if self.member.unfit or not self._leases.could_have(bundles, self.member.host_kind):
             self._refuse(held)
-        else:
+        elif self._member_action(found, held) is MemberAction.RESERVE:
             self._reserve(held)
 
     def _reserve(self, held: HeldPlacement) -> None:
         """Vote if there is room; the next heartbeat lists the vote."""
         if not self._leases.reserve(held.bundles, self.member.host_kind):
+            put_back_orphans(self.member, held.owner.id, [b.shape for b in held.bundles], held.bundles[0].room)
             return
         job = held.record.record
         names = gang_port_names(job.spec, [b.number for b in held.bundles]) if isinstance(job, JobRecord) else []

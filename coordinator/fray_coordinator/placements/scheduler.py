@@ -14,11 +14,13 @@ import msgspec
 from fray_coordinator.concurrency import decide_each
 from fray_coordinator.core import Core
 from fray_coordinator.placements.agent_table import AgentTable
+from fray_coordinator.placements.family_turns import FamilyTurns
 from fray_coordinator.placements.held_reservations import HeldReservations
 from fray_coordinator.placements.owner_table import OwnerTable, as_gang
 from fray_coordinator.placements.pool_plans import PoolPlans
 from fray_coordinator.placements.start_gate import StartGate
 from fray_coordinator.protocol.placements.assignment import Assignment, assign
+from fray_coordinator.protocol.placements.families import families_first
 from fray_coordinator.protocol.placements.hosts import HostView, has_room, host_view
 from fray_coordinator.protocol.placements.owners import Owner
 from fray_coordinator.protocol.placements.rounds import (
@@ -60,8 +62,9 @@ class PlacementScheduler:
     _gate: StartGate = field(init=False)
     _plans: PoolPlans = field(init=False)
     _held: HeldReservations = field(init=False)
+    _turns: FamilyTurns = field(init=False)
     _startable: set[str] = field(default_factory=set)
-    _since: dict[tuple[str, int], float] = field(default_factory=dict)
+    _since: dict[tuple[str, int, bool], float] = field(default_factory=dict)
     _hinted: bool = False
     _read_at: dict[str, float] = field(default_factory=dict)
     _last: tuple[list[HostView], list[Owner], dict[str, Assignment], dict[str, str]] = ([], [], {}, {})
@@ -73,6 +76,7 @@ class PlacementScheduler:
         self._held = HeldReservations(self.core, self._owners)
         self._gate = StartGate(self.core, self._owners, self._agents, self._held)
         self._plans = PoolPlans(self.core)
+        self._turns = FamilyTurns(self.core, self._owners)
 
     @property
     def problems(self) -> dict[str, str]:
@@ -157,9 +161,8 @@ class PlacementScheduler:
         divided = self._held.divided({o.id: o for o in owners.values() if not o.forming or o.id in waiting}, agents)
         found = await self._assigned(hosts, list(divided.values())) | dict.fromkeys(self._gate.set_aside, Assignment())
         now = self.core.now()
-        self._startable = {
-            o for o, given in found.items() if given.members and (given.until is not None and given.until <= now)
-        }
+        free_now = {o for o, given in found.items() if given.members and given.until is not None and given.until <= now}
+        self._startable = {o for o in free_now if not (o in owners and families_first(owners[o].placement))}
         changed: list[Stored[OwnerRecord]] = []
 
         async def write(stored: Stored[OwnerRecord]) -> None:
@@ -174,6 +177,8 @@ class PlacementScheduler:
         held = await self._held.write(divided, found)
         self._plans.note_change(self._pools_of(held, agents))
         changed += held
+        just_written = {owner_of(each.record).id for each in changed}
+        changed += await self._turns.write((agents, hosts, divided, found), just_written)
         await self._plans.publish(self._wanted_plans(agents), self._owners.problems)
         for stored in changed:
             self._hint_members(stored)
@@ -220,7 +225,10 @@ class PlacementScheduler:
     def _without_refused(self, owner: Owner, agents: Mapping[str, AgentRecord], hosts: Iterable[HostView]) -> Placement:
         """The placement without agents that refused the owner; after a long time without others, tries all again."""
         now = self.core.clock.boottime()
-        since = self._since.setdefault((owner.id, owner.placement.round), now)
+        first = bool(families_first(owner.placement))  # nobody votes then, so members have not been slow
+        since = self._since.setdefault((owner.id, owner.placement.round, first), now)
+        if first:
+            return without(owner, refusals(owner, agents))
         if now - since < SILENT_ROUND_REPAIRS * self.core.settings.repair_interval:
             return without(owner, refusals(owner, agents))
         if not owner.placement.members:
@@ -231,7 +239,7 @@ class PlacementScheduler:
         """The members that have room for the owner, by their records, and have not voted."""
         missing = set(missing_votes(owner, agents))
         asked = [host for host in hosts if host.agent in missing and host.pool == owner.pool]
-        return [host.agent for host in asked if has_room(host, owner, agents[host.agent])]
+        return [host.agent for host in asked if has_room(host, owner, agents[host.agent], owner.bundles_of(host.agent))]
 
     async def _write(self, stored: Stored[OwnerRecord], owners: Mapping[str, Owner], given: Assignment) -> bool:
         """Write an owner's assignment if it differs from the present members; returns whether it has new members."""

@@ -17,12 +17,12 @@ reads its jobs. So a sender that first sets the flag of its job, and then finds 
 the job after that.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from fray_layouts.records import AgentRecord, ClusterSettings, Holding, Resources
+from fray_layouts.records import AgentRecord, Ask, ClusterSettings, Holding, Resources
 from fray_layouts.states import AgentState
 
 TRUST_INTERVALS = 3
@@ -58,6 +58,7 @@ class HeartbeatInput:
         unfit: it takes no work until the problem is gone.
         leaving: it takes no more work, and ends.
         requests: how many requests it has sent to the store, by kind.
+        asks: jobs that it keeps out for owners of placements.
     """
 
     holdings: Mapping[str, Holding]
@@ -67,6 +68,7 @@ class HeartbeatInput:
     unfit: bool = False
     leaving: bool = False
     requests: Mapping[str, int] = field(default_factory=dict)
+    asks: Sequence[Ask] = ()
 
 
 def next_beat(record: AgentRecord, own: HeartbeatInput) -> AgentRecord:
@@ -80,6 +82,7 @@ def next_beat(record: AgentRecord, own: HeartbeatInput) -> AgentRecord:
         problem=own.problem,
         unfit=own.unfit,
         requests=dict(own.requests),
+        asks=list(own.asks),
         mail=False,
         drain=record.drain or own.leaving,
         state=AgentState.LEFT if own.leaving and not own.holdings else record.state,

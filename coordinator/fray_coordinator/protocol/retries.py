@@ -54,6 +54,8 @@ def after_exit(
         # If the record has no stop request, the agent stopped the job, which did nothing wrong.
         case ExitKind.PREEMPTED | ExitKind.STOPPED:
             return _preempted(job, end, holder, now, settings)
+        case ExitKind.YIELDED:
+            return _requeue(job, end, holder, now, _requeue_wait(job, 1, now, settings))
         case ExitKind.START_FAILED:
             return _not_started(job, end, holder, now, settings)
         case ExitKind.HOST_FAILED:

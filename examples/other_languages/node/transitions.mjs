@@ -71,6 +71,7 @@ function counters(job, kind) {
   const { failures = 0, preemptions = 0, start_failures = 0, avoid_hosts = [], lease } = job;
   const avoided = [lease.host, ...avoid_hosts.filter((host) => host !== lease.host)].slice(0, AVOIDED);
   if (kind === "start-failed") return { start_failures: start_failures + 1, avoid_hosts: avoided };
+  if (kind === "yielded") return {};
   const preempted = { preemptions: preemptions + 1, agent_deaths: undefined };
   if (HOST_GONE.includes(kind)) return kind === "host-failed" ? { ...preempted, avoid_hosts: avoided } : preempted;
   return { failures: failures + 1, agent_deaths: undefined, start_failures: undefined, avoid_hosts: undefined };
@@ -97,6 +98,6 @@ function requeued(job, exit, now, settings) {
 
 /** Seconds until the next attempt: longer with each failure or failed start, not with preemptions. */
 function backOff(job, kind, { requeue_backoff, requeue_backoff_max }) {
-  const times = HOST_GONE.includes(kind) ? 1 : kind === "start-failed" ? job.start_failures : job.failures;
+  const times = kind === "yielded" || HOST_GONE.includes(kind) ? 1 : kind === "start-failed" ? job.start_failures : job.failures;
   return Math.min(requeue_backoff * 2 ** Math.min(times - 1, 60), requeue_backoff_max);
 }

@@ -110,9 +110,9 @@ class AttemptExit(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     Attributes:
         kind: "success", "exited" (code), "signalled" (signal), "out-of-memory", "limit-exceeded" (disk, processes),
-            "timeout", "exception" (traceback), "unhealthy", "stopped", "preempted", "start-failed", "host-failed"
-            (while it ran), "lost" (its agent died), "too-large" (the result, or the outputs), "environment-failed" (its
-            packages or image cannot be had).
+            "timeout", "exception" (traceback), "unhealthy", "stopped", "preempted", "yielded" (its parent needed its
+            room), "start-failed", "host-failed" (while it ran), "lost" (its agent died), "too-large" (the result, or
+            the outputs), "environment-failed" (its packages or image cannot be had).
         message: one line for people.
         code: exit code of the process.
         signal: number of the signal that ended it.

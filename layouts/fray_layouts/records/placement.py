@@ -107,13 +107,11 @@ class FamilyFirst(msgspec.Struct, kw_only=True, omit_defaults=True):
         family: its digits, as in the pending index.
         at: when it was let in, on the storage's clock.
         again: None while it goes first; afterwards, the time from which it may be let in again.
-        by_limit: it was let in because the owner had waited for longer than the pool's `hold_limit`.
     """
 
     family: FamilyDigits
     at: Time
     again: Time | None = None
-    by_limit: bool = False
 
 
 class Placement(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -128,6 +126,7 @@ class Placement(msgspec.Struct, kw_only=True, omit_defaults=True):
         place: time on the storage's clock when this attempt was first given members; None: it was not yet.
         first: families of jobs that go before the owner, or did so in this attempt. No member votes, and the owner does
             not start, while one goes first.
+        limit_turns: how often one was let in because the owner had waited for longer than the pool's `hold_limit`.
     """
 
     round: Count = 0
@@ -137,6 +136,7 @@ class Placement(msgspec.Struct, kw_only=True, omit_defaults=True):
     refused: list[Id] = []
     place: Time | None = None
     first: Annotated[list[FamilyFirst], msgspec.Meta(max_length=MAX_FAMILIES_FIRST)] = []
+    limit_turns: Count = 0
 
     def check(self, bundles: int) -> None:
         """Raise InvalidInput, which names a part of `placement`, if an owner with so many bundles cannot have it."""

@@ -22,6 +22,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from fray_coordinator.concurrency import decide_each
+from fray_coordinator.protocol.placements.families import in_order
 from fray_coordinator.protocol.placements.hosts import NEVER, HostView, Room, lacks
 from fray_coordinator.protocol.placements.owners import Owner, Part
 from fray_coordinator.protocol.placements.packing import (
@@ -67,7 +68,7 @@ def assign(
         problems: receives, by key of the record, the errors of owners that cannot be judged: these have no assignment,
             and the others have theirs. None: the first error is raised.
     """
-    ordered = sorted(owners, key=lambda owner: owner.order)
+    ordered = in_order(owners)
     noted = {} if problems is None else problems
     free = _FreeRoom(hosts, ordered, noted)
     forming = [owner for owner in ordered if owner.forming]
@@ -113,6 +114,11 @@ class _FreeRoom:
         self._take(owner, members)
         return Assignment(members, moved, wait if members and wait < NEVER else None)
 
+    def _left_for(self, owner: Owner, host: HostView) -> Room:
+        """What is left of a host for an owner: nothing that its own ancestors use."""
+        left = self._left[host.pool, host.agent]
+        return left.less(host.room_of_ancestors(owner)) if owner.ancestors else left
+
     def _take(self, owner: Owner, members: Iterable[PlacementMember]) -> None:
         for member in members:
             key = owner.pool, member.agent
@@ -128,7 +134,7 @@ class _FreeRoom:
             key = owner.pool, member.agent
             if key not in self._hosts or member.agent in refused:
                 return False
-            if not self._left[key].holds(_needs(self._hosts[key], owner, member.bundles)):
+            if not self._left_for(owner, self._hosts[key]).holds(_needs(self._hosts[key], owner, member.bundles)):
                 return False
         return self._workers_are_newest(owner)
 
@@ -145,7 +151,7 @@ class _FreeRoom:
         waits = [0.0]
         for member in members:
             host = self._hosts[owner.pool, member.agent].as_seen_by(owner)
-            left = self._left[owner.pool, member.agent]
+            left = self._left_for(owner, host)
             waits.append(wait_for(host, _needs(host, owner, member.bundles), left))
         return max(waits)
 
@@ -193,7 +199,7 @@ class _FreeRoom:
         has = {member.agent for member in owner.placement.members}
 
         def left(host: HostView) -> Room:
-            rest = self._left[host.pool, host.agent]
+            rest = self._left_for(owner, host)
             return rest.less(taken[host.agent]) if host.agent in taken else rest
 
         def preference(host: HostView) -> Preference:
@@ -218,7 +224,7 @@ class _FreeRoom:
             pack = (pack_slices if part.slices else pack_hosts)(part, here, left, preference)
             if pack is not None:
                 options.append((pack.wait, rank, pack))
-        if not options and not refused and not taken:  # no later owner finds more: what is left only shrinks
+        if not (options or refused or taken or owner.ancestors):  # no later owner finds more: what is left only shrinks
             self._hopeless[asked] = part.count
         return min(options, key=lambda found: found[:2])[2] if options else None
 

@@ -35,7 +35,7 @@ from fray_layouts.records import (
 )
 from fray_layouts.states import ExitKind
 
-_NO_FAILURE = frozenset({ExitKind.PREEMPTED, ExitKind.HOST_FAILED, ExitKind.START_FAILED})
+_NO_FAILURE = frozenset({ExitKind.PREEMPTED, ExitKind.YIELDED, ExitKind.HOST_FAILED, ExitKind.START_FAILED})
 """The kinds of exits that explain the failures of other replicas, and are no failure of the job."""
 
 _ENDED_BY_OTHERS = frozenset({ExitKind.STOPPED, ExitKind.LOST})

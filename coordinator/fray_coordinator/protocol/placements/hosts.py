@@ -92,6 +92,7 @@ class HostView:
         busy: what is in use there by anything but owners.
         until: the storage's time when that will have ended; None if nobody knows.
         ending: the part of `busy` that an attempt has which is over, by the owner of that attempt.
+        uses: the part of `busy` that a single job has, by the job.
         willing: it lives, knows the rules of placements, takes work, and does not leave.
         doubtful: it is silent: it keeps what it was given, and is given nothing new.
     """
@@ -105,6 +106,7 @@ class HostView:
     busy: Room = Room()
     until: float | None = None
     ending: Mapping[str, Room] = field(default_factory=dict)
+    uses: Mapping[str, Room] = field(default_factory=dict)
     zone: str = ""
     region: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -126,10 +128,22 @@ class HostView:
         return Room(shape.cpu, shape.memory, shape.disk, devices)
 
     def as_seen_by(self, owner: Owner) -> HostView:
-        """The view for an owner that goes on where it was: the room that it is about to leave counts as free for it."""
-        if not owner.stays or owner.id not in self.ending:
-            return self
-        return replace(self, busy=self.busy.less(self.ending[owner.id]))
+        """The view for an owner.
+
+        If it goes on where it was, the room that it is about to leave is free. What its ancestors use is no part of the
+        host (`room_of_ancestors`), and not busy either.
+        """
+        busy = self.busy.less(self.room_of_ancestors(owner)) if owner.ancestors else self.busy
+        if owner.stays and owner.id in self.ending:
+            busy = busy.less(self.ending[owner.id])
+        return self if busy is self.busy else replace(self, busy=busy)
+
+    def room_of_ancestors(self, owner: Owner) -> Room:
+        """The room that the owner's ancestors use here. It is not given to the owner, for whose end they may wait."""
+        room = Room()
+        for job in owner.ancestors:
+            room = room.plus(self.uses[job]) if job in self.uses else room
+        return room
 
     def place(self, same: str) -> str:
         """The zone or the region of the host, whichever `same` says; "" if the host does not tell."""
@@ -185,6 +199,7 @@ def _with_use(view: HostView, agent: AgentRecord, owners: Mapping[str, Owner]) -
     busy = room_of(agent.capacity).less(room_of(agent.free))
     ends: list[float | None] = []
     ending: dict[str, Room] = {}
+    uses = uses_of(agent)
     for held, holding in agent.holdings.items():
         owner = owners.get(held)
         own = _room_of_bundles(view, owner, holding.bundles) if owner is not None and owner.pool == agent.pool else None
@@ -197,7 +212,16 @@ def _with_use(view: HostView, agent: AgentRecord, owners: Mapping[str, Owner]) -
                 ending[held] = own
     known = [end for end in ends if end is not None]
     until = max(known) if known and len(known) == len(ends) else None
-    return replace(view, busy=busy, until=until, ending=ending)
+    return replace(view, busy=busy, until=until, ending=ending, uses=uses)
+
+
+def uses_of(agent: AgentRecord, within: str = "") -> dict[str, Room]:
+    """The room that single jobs use on an agent's host, by job. within: a reservation; "" for the host's own room."""
+    return {
+        job: room_of(holding.takes)
+        for job, holding in agent.holdings.items()
+        if holding.takes is not None and holding.within == within
+    }
 
 
 def _room_of_bundles(view: HostView, owner: Owner, bundles: Iterable[int]) -> Room:
@@ -216,8 +240,8 @@ def lacks(host: HostView, part: Part, shape: Shape) -> list[str]:
     return [*shortage(shape, host.capacity, host.kind, "here"), *elsewhere(part.resources, host)]
 
 
-def has_room(host: HostView, owner: Owner, agent: AgentRecord) -> bool:
-    """Whether all that an owner was given on a host fits there now, by its agent's record."""
-    need = _room_of_bundles(host, owner, owner.bundles_of(host.agent))
+def has_room(host: HostView, owner: Owner, agent: AgentRecord, bundles: Iterable[int]) -> bool:
+    """Whether these bundles of an owner fit on a host now, by its agent's record."""
+    need = _room_of_bundles(host, owner, bundles)
     free = room_of(agent.free) if host.pool == agent.pool else host.room.less(host.busy)
     return free.holds(need)

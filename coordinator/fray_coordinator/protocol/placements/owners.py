@@ -19,9 +19,9 @@ from dataclasses import dataclass, replace
 
 from fray_coordinator.protocol.scheduling import device_matches, shape_of_resources
 from fray_coordinator.protocol.transitions import Status
-from fray_layouts.index_keys import PlacementKey, Shape
+from fray_layouts.index_keys import PlacementKey, Shape, family_digits
 from fray_layouts.object_keys import JobKeys, ReservationKeys
-from fray_layouts.records import JobRecord, Placement, PlacementMember, ReservationRecord
+from fray_layouts.records import JobRecord, Placement, PlacementMember, ReservationRecord, root_of
 from fray_layouts.spec import GangSpec, ResourceSpec, needs_environment
 from fray_layouts.states import ExitKind, ReservationState
 
@@ -91,6 +91,9 @@ class Owner:
         within: the zone or region, whichever `same` says, in which all that it is given must be; "" for any.
         stays: it begins anew while its last attempt may still be ending; it goes on on the same hosts if it can.
         lost_by: the agent that caused the end of that attempt and may be dead or leaving; "" if none did.
+        ancestors: the ids of the jobs above it, the topmost first.
+        root: the topmost of these, or its own id, which stands for its family.
+        waits_since: the storage's time since which this attempt waits.
     """
 
     id: str
@@ -109,6 +112,14 @@ class Owner:
     within: str = ""
     stays: bool = False
     lost_by: str = ""
+    ancestors: tuple[str, ...] = ()
+    root: str = ""
+    waits_since: float = 0.0
+
+    @property
+    def family(self) -> str:
+        """The digits of its family."""
+        return family_digits(self.root or self.id)
 
     @property
     def order(self) -> tuple[int, float, str]:
@@ -155,6 +166,9 @@ def owner_of_job(job: JobRecord) -> Owner:
         forming=job.status == Status.GATHERING,
         avoid_hosts=tuple(job.avoid_hosts),
         lost_by=_lost_by(job),
+        ancestors=tuple(job.ancestors),
+        root=root_of(job.id, job.ancestors),
+        waits_since=job.history[-1].ended_at if job.history else job.submitted_at,
     )
 
 
@@ -182,6 +196,9 @@ def owner_of_reservation(reservation: ReservationRecord) -> Owner:
         same=reservation.same,
         placement=reservation.placement,
         forming=reservation.state == ReservationState.FORMING,
+        ancestors=tuple(reservation.ancestors),
+        root=root_of(reservation.id, reservation.ancestors),
+        waits_since=reservation.submitted_at,
     )
 
 

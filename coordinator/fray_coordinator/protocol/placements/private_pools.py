@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from fray_coordinator.protocol.placements.hosts import HostView, Room
+from fray_coordinator.protocol.placements.hosts import HostView, Room, uses_of
 from fray_coordinator.protocol.placements.owners import Owner
 from fray_layouts.index_keys import Shape
 from fray_layouts.object_keys import ReservationKeys
@@ -44,6 +44,7 @@ def private_views(
         by_job: dict[str, list[int]] = {}
         for number in set(member.bundles) & set(holding.bundles):
             by_job.setdefault(reservation.part_of(number).job, []).append(number)
+        host = replace(host, uses=uses_of(agent, reservation.id)) if agent is not None else host
         views += [_private_view(reservation, host, job, numbers, holding) for job, numbers in by_job.items()]
     return views
 

@@ -26,6 +26,8 @@ from msgspec.structs import replace
 
 from fray_coordinator.protocol.heartbeat import is_fenced
 from fray_coordinator.protocol.placements.assignment import Assignment
+from fray_coordinator.protocol.placements.families import families_first
+from fray_coordinator.protocol.placements.hosts import HostView, has_room
 from fray_coordinator.protocol.placements.owners import Owner, bundles_by_agent, owner_of_job, owner_of_reservation
 from fray_coordinator.protocol.transitions import Event, transition
 from fray_layouts.records import (
@@ -62,14 +64,14 @@ def vote_of(owner: Owner, agent: AgentRecord, phase: HoldingPhase = HoldingPhase
 
 
 def missing_votes(owner: Owner, agents: Mapping[str, AgentRecord], silent: Collection[str] = ()) -> list[str]:
-    """The members whose votes are missing; [] if the owner may start.
+    """The members whose votes are missing; [] if the owner may start. While a family goes first, no vote counts.
 
     Args:
         agents: by id, as they were read after the owner's record.
         silent: those whose heartbeat is overdue.
     """
-    members = owner.placement.members
-    return [member.agent for member in members if not _voted(owner, member, agents.get(member.agent), silent)]
+    members, waits = owner.placement.members, bool(families_first(owner.placement))
+    return [m.agent for m in members if waits or not _voted(owner, m, agents.get(m.agent), silent)]
 
 
 def _voted(owner: Owner, member: PlacementMember, agent: AgentRecord | None, silent: Collection[str]) -> bool:
@@ -77,6 +79,28 @@ def _voted(owner: Owner, member: PlacementMember, agent: AgentRecord | None, sil
         return False
     vote = vote_of(owner, agent)
     return vote is not None and sorted(vote.bundles) == sorted(member.bundles)
+
+
+def members_without_room(
+    owner: Owner, hosts: Mapping[tuple[str, str], HostView], agents: Mapping[str, AgentRecord]
+) -> list[AgentRecord]:
+    """The members that have no room yet for what they are to have, because something runs there.
+
+    Args:
+        hosts: by pool and agent.
+        agents: by id.
+    """
+    found: list[AgentRecord] = []
+    for member in owner.placement.members:
+        agent, host = agents.get(member.agent), hosts.get((owner.pool, member.agent))
+        if agent is None or host is None:
+            continue
+        holding = agent.holdings.get(owner.id)
+        has = holding.bundles if holding is not None and (not owner.forming or vote_of(owner, agent)) else []
+        missing = set(member.bundles).difference(has)
+        if missing and not has_room(host, owner, agent, missing):
+            found.append(agent)
+    return found
 
 
 def refusals(owner: Owner, agents: Mapping[str, AgentRecord]) -> list[str]:
@@ -105,7 +129,8 @@ def next_round(placement: Placement, known: Placement, found: Assignment, now: f
     if until is None and found.until is not None:
         until = max(found.until, now)
     moves = placement.moves + found.moved
-    return replace(placement, round=known.round + 1, members=members, until=until, moves=moves)
+    place = placement.place if placement.place is not None or not members else now
+    return replace(placement, round=known.round + 1, members=members, until=until, moves=moves, place=place)
 
 
 def placed(record: OwnerRecord, placement: Placement) -> OwnerRecord:
@@ -117,7 +142,7 @@ def started(record: OwnerRecord, agents: Mapping[str, AgentRecord], now: float) 
     """The record once every member has voted: a gang runs, a reservation is held. The ports are those in the votes."""
     owner = owner_of(record)
     members = [_with_ports(owner, member, agents[member.agent]) for member in owner.placement.members]
-    placement = replace(owner.placement, members=members)
+    placement = replace(owner.placement, members=members, first=[], place=None, limit_turns=0)
     if isinstance(record, JobRecord):
         return transition(record, Event.START, started_at=now, placement=placement)
     return replace(record, state=str(ReservationState.HELD), placement=placement)

@@ -21,6 +21,7 @@ from enum import StrEnum, auto
 
 from msgspec.structs import replace
 
+from fray_coordinator.protocol.placements.families import families_first
 from fray_coordinator.protocol.placements.owners import Owner
 from fray_coordinator.protocol.transitions import Status
 from fray_layouts.records import JobRecord, Placement, ReservationRecord
@@ -69,7 +70,7 @@ class MemberAction(StrEnum):
     TAKE = auto()
     """It is assigned bundles that it does not know of: keep room for them, and none for an earlier round."""
     RESERVE = auto()
-    """Vote, if there is room by now."""
+    """Vote, if there is room by now and no family goes first."""
     REFUSE = auto()
     """List that it refuses them."""
     WITHDRAW = auto()
@@ -138,13 +139,13 @@ def member_action(
     if owner_phase is OwnerPhase.STARTED and binding:
         return MemberAction.START
     if owner_phase is OwnerPhase.FORMING and assigned and not voter.leaving:
-        return _action_while_forming(voter, vote if of_now else None)
+        return _action_while_forming(voter, owner, vote if of_now else None)
     if owner_phase is OwnerPhase.FORMING and binding:
         return MemberAction.WITHDRAW
     return MemberAction.NOTHING if vote is None else MemberAction.RELEASE
 
 
-def _action_while_forming(voter: Voter, vote: Vote | None) -> MemberAction:
+def _action_while_forming(voter: Voter, owner: Owner, vote: Vote | None) -> MemberAction:
     """The action of an agent that stays and is assigned bundles of a forming owner. vote: its vote for this round."""
     if voter.unfit:
         refused = vote is not None and vote.phase == HoldingPhase.REFUSED
@@ -152,7 +153,9 @@ def _action_while_forming(voter: Voter, vote: Vote | None) -> MemberAction:
         return MemberAction.NOTHING if refused else MemberAction.WITHDRAW if voted else MemberAction.REFUSE
     if vote is None:
         return MemberAction.TAKE
-    return MemberAction.RESERVE if vote.phase == "" else MemberAction.NOTHING
+    if vote.phase == "" and not families_first(owner.placement):
+        return MemberAction.RESERVE
+    return MemberAction.NOTHING
 
 
 def withdrawn(placement: Placement) -> Placement:
