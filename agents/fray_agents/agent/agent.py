@@ -91,8 +91,8 @@ class AgentOptions:
         place: where the host is.
         check_chips: says what is wrong with the host's TPU chips; None: it has none.
         machine: name of the pool's machine to which the host belongs; "" for a host that people maintain.
-        provision: the pools whose machines it manages if no other process does. An agent on a machine also manages
-            those of its own pool.
+        provision: the pools whose machines it manages if no other process does. An agent on a machine manages those
+            of all pools.
         hint_endpoint: where this agent receives hints; see `fray_agents.agent.hint_listener`.
         overcommits: it is the only agent of a private cluster; see `fray_agents.agent.overcommit`.
         env_cache: bytes that the host's cache of workspaces and environments may use; None: see `host_cache`.
@@ -290,9 +290,9 @@ class Agent:
             loops.append(self._chips.run())
         if self._options.idle_exit is not None:
             loops.append(IdleExit(self.member, self._options.idle_exit, self.terminate).run())
-        provision, own = self._options.provision, {self._options.pool} if self._options.machine else set()
-        scaling = ScalerLoop(self.member, ScalingScope(named=provision | own), asked=bool(provision))
-        if scaling.scope.pools:
+        provision, on_machine = self._options.provision, bool(self._options.machine)
+        scaling = ScalerLoop(self.member, ScalingScope(named=provision, every=on_machine), asked=bool(provision))
+        if provision or on_machine:
             loops.append(scaling.run())
         if self._options.overcommits:
             loops.append(Overcommit(self.member, self._claimer.claim).run())

@@ -1,7 +1,7 @@
 """An agent's share in scaling: it manages pools that have machines, if no other process does.
 
-Agents with `--provision` manage the pools that it names, and agents on machines manage their own pool: otherwise
-machines that nobody manages would cost money for ever.
+Agents with `--provision` manage the pools that it names, and agents on machines manage all: otherwise machines that
+nobody manages would cost money for ever.
 """
 
 from dataclasses import dataclass, field

@@ -99,7 +99,7 @@ class Scaler:
         if self.has_stepped_back:
             return False
         await role.read()
-        mine = replace(role.record, holder=self.identity, scope=sorted(self.scope.pools))
+        mine = replace(role.record, holder=self.identity, scope=sorted(self.scope.among(role.record.pools)))
         if role.is_won or (role.may_take() and await role.take(mine)):
             ran = await role.renew_during(self.run_once(), _renewed) is not None
         else:
@@ -132,11 +132,13 @@ class Scaler:
         self._denied = False
         problems: dict[str, str] = {}
         pools = await read_pools(self.core, problems)
-        mine = self.scope.pools if only is None else self.scope.pools & set(only)
-        unread = {p: text for key, text in problems.items() if (p := PoolKeys.parse_record(key)) in mine}
-        looked_at = {pool for pool in mine - unread.keys() if self._may_scale(pool, _settings_of(pools.get(pool)))}
         await self._cluster.refresh()
         known = self._cluster.known_machines()
+        named_in_problems = {pool for key in problems if (pool := PoolKeys.parse_record(key))}
+        mine = self.scope.among(pools.keys() | last.pools.keys() | known.keys() | named_in_problems)
+        scope, mine = sorted(mine), mine if only is None else mine & set(only)
+        unread = {p: text for key, text in problems.items() if (p := PoolKeys.parse_record(key)) in mine}
+        looked_at = {pool for pool in mine - unread.keys() if self._may_scale(pool, _settings_of(pools.get(pool)))}
 
         def places_of(pool: str) -> tuple[str, dict[Account, ProvisioningSpec]]:
             left = last.pools.get(pool, PoolScaling()).accounts
@@ -162,7 +164,8 @@ class Scaler:
         def with_results(now: ScalerRecord | None) -> ScalerRecord:
             now = now or ScalerRecord()
             merged = with_others(found, now.pools, last.pools, looked_at | unread.keys())
-            return replace(_renewed(now) if now.holder == self.identity else now, pools=merged)
+            renewed = replace(_renewed(now), scope=scope) if now.holder == self.identity else now
+            return replace(renewed, pools=merged)
 
         await self._role.update(with_results)
         return found

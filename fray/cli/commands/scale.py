@@ -25,7 +25,7 @@ def command(app: App, named: tuple[str, ...], once: bool) -> None:
     Without names it scales the pools of the file fray.yaml that is here. A pool that you name is scaled as its record
     in the cluster says: with your rights at its cloud, and by running its commands.
 
-    Agents with --provision do this too, and agents on machines for their own pool. --once is for cron or a cloud's
+    Agents with --provision and agents on machines do this too. --once is for cron or a cloud's
     scheduler; each run continues where the last one ended.
     """
     from msgspec import to_builtins

@@ -18,7 +18,7 @@ machines' records and the scaler's own record say about other accounts and comma
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -34,15 +34,22 @@ class ScalingScope:
     Attributes:
         named: pools that the user named; they are scaled as their records say.
         described: settings in the user's own file, by pool.
+        every: all pools, as their records say: for agents on machines, which run what anybody writes to the bucket
+            anyway, and which must not leave another pool's last machine behind.
     """
 
     named: frozenset[str] = frozenset()
     described: Mapping[str, ProvisioningSpec] = field(default_factory=dict)
+    every: bool = False
 
     @property
     def pools(self) -> frozenset[str]:
-        """The names of all pools of the scope."""
+        """The pools that the user named or described."""
         return self.named | self.described.keys()
+
+    def among(self, known: Iterable[str]) -> frozenset[str]:
+        """The pools of the scope. known: the names of all pools that the process has found."""
+        return self.pools | frozenset(known) if self.every else self.pools
 
 
 def difference(scope: ScalingScope, pool: str, said: ProvisioningSpec | None) -> str:
@@ -80,4 +87,4 @@ def left_out(scope: ScalingScope, scaled: Mapping[str, float], holder: frozenset
         holder: the pools in the holder's scope.
         since: a pool that was scaled after this time has another process that scales it.
     """
-    return frozenset(pool for pool in scope.pools - holder if scaled.get(pool, 0.0) < since)
+    return frozenset(pool for pool in scope.among(scaled) - holder if scaled.get(pool, 0.0) < since)
