@@ -119,5 +119,7 @@ class MachineState(StrEnum):
     DRAINING = "draining"
     DELETING = "deleting"
     """Somebody may have asked the provider to remove it."""
+    STRAY = "stray"
+    """The provider lists it, and its record was missing."""
     GONE = "gone"
     """The provider no longer lists it."""

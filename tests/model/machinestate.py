@@ -227,6 +227,7 @@ def view_of(
         pool=POOL,
         spec=spec,
         machines=machines,
+        recorded=frozenset(f"m{n}" for n, m in enumerate(seen) if m.state == MachineState.GONE),
         listed=answer,
         listed_at=NOW - age * TICK,
         agents=agents,

@@ -61,9 +61,9 @@ class Rules:
         record says so, by a conditional write. names_of_intents: a repeated request has the same name. confirm: a
         scaler that has written intents lists the records, and gives up excess ones, before it makes requests.
         confirm_left: a scaler that finds intents of another one does that too. confirm_again: it does that again if
-        another scaler changed a record that it gave up. strangers_go: listed machines without a record are deleted.
-        records_last: the records are read after the list. silence: no answer of the provider proves nothing.
-        fresh_list: only a list that began after a call can show that its machine does not exist. call_seconds: a call
+        another scaler changed a record that it gave up. strangers_go: listed machines that are gone by their records
+        are deleted. silence: no answer of the provider proves nothing. fresh_list: only a list that began after a call
+        can show that its machine does not exist. call_seconds: a call
         that may be under way is waited for. call_at_once: a call that was not made at once is never made. waits_again:
         a repeated call that is refused may have been executed the first time. taken_first: a machine counts as made
         once the provider accepted the request.
@@ -76,7 +76,6 @@ class Rules:
     confirm_left: bool = True
     confirm_again: bool = True
     strangers_go: bool = True
-    records_last: bool = True
     silence: bool = True
     fresh_list: bool = True
     call_seconds: bool = True
@@ -190,8 +189,6 @@ class MachineWorld:
             breaks = TAKEN_AWAY if wanted and w.there[number] else ""
             after = w._replace(there=put(w.there, number, ""))
             yield Step(f"s{who}: delete m{number}", self._with(after, who, scaler), breaks=breaks)
-        elif what == "list":
-            yield Step(f"s{who}: list", self._with(w, who, scaler._replace(listed=w.there)))
         elif what == "drain":
             there = "left" if w.there[number] == "up" else w.there[number]
             yield Step(
@@ -203,8 +200,6 @@ class MachineWorld:
             return
         w = spent(w, "runs")
         scaler = Scaler((do("read"), do("observe")), w.there)
-        if not self.rules.records_last:
-            scaler = Scaler((do("list"), do("observe")), seen=w.records)
         yield Step(f"s{who}: list", self._with(w, who, scaler))
         if w.left.faults:
             failed = self._with(spent(w, "faults"), who, scaler._replace(answered=False))

@@ -6,7 +6,7 @@ import pytest
 
 from tests.model.explorer import Found, explore
 from tests.model.machinestate import Budget, Scope
-from tests.model.machineworld import FORGOTTEN, OVER, TAKEN_AWAY, UNRECORDED, MachineWorld, Rules
+from tests.model.machineworld import FORGOTTEN, OVER, UNRECORDED, MachineWorld, Rules
 
 STUCK = "stuck"
 
@@ -58,7 +58,6 @@ def test_the_same_with_more_of_everything(scope: Scope) -> None:
         pytest.param("confirm_left", OVER, AT_ONCE, marks=pytest.mark.slow),
         pytest.param("confirm_again", OVER, AT_ONCE, marks=pytest.mark.slow),
         ("strangers_go", STUCK, ALONE["two faults"]),
-        ("records_last", TAKEN_AWAY, AT_ONCE),
         ("silence", FORGOTTEN, ALONE["a fault"]),
         ("fresh_list", FORGOTTEN, ALONE["a fault"]),
         ("call_seconds", FORGOTTEN, ALONE["a fault"]),

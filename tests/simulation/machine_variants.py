@@ -30,7 +30,7 @@ def _with_late_calls(draw: random.Random, drawn: Callable[[random.Random], Servi
 
 @variant
 def strangers_stay() -> list[Swap]:
-    """Machines that no record knows are not deleted."""
+    """Machines that are gone by their records are not deleted."""
     real = pool_run.observe
     return [(pool_run, "observe", lambda *given: replaced(real(*given), strangers=()))]
 

@@ -238,6 +238,8 @@ def test_machines_are_listed_with_their_cost(shell: Shell) -> None:
     assert shell.json("machines", "m2")["boot_logs"] == {"0": "no route to host\n"}
     assert "2 machines begin with that" in shell("machines", "m", code=1).stderr
     assert "lists all machines" in shell("machines", "x", code=1).stderr
+    assert "only a machine whose state is stray" in shell("machines", "m2", "--delete", code=1).stderr
+    assert shell("machines", "--delete", code=2)
     assert shell.json("pool", "ls")[0]["machines"] == 1
 
 

@@ -98,18 +98,6 @@ async def test_a_zone_without_room_is_followed_by_the_next_in_the_same_run(clust
     assert [listed.zone for listed in provider.machines.values()] == ["eu-b"]
 
 
-async def test_a_machine_that_no_record_knows_is_deleted(cluster: Cluster) -> None:
-    core, provider = await cluster.core(), MemoryProvider()
-    await with_pool(core, max=1)
-    await with_jobs(core, 1)
-    scaler = Scaler(core, "one", SCOPE, provider.open)
-    await scaler.run_once()
-    (name,) = provider.machines
-    await core.store.delete(MachineKeys.key(POOL, name))
-    await scaler.run_once()
-    assert name not in provider.machines
-
-
 async def test_a_provider_that_does_not_answer_is_told_and_kills_nothing(cluster: Cluster) -> None:
     core, provider = await cluster.core(), MemoryProvider()
     await with_pool(core, max=1)
@@ -338,3 +326,23 @@ async def test_a_request_that_waits_gives_way_to_the_next_zone(cluster: Cluster)
     assert creates == ["us-a", "eu-b"]
     assert [listed.zone for listed in provider.machines.values()] == ["eu-b"]
     assert found[POOL].zones["us-a"].kind == "stockout"
+
+
+async def test_machines_that_a_restored_root_does_not_know_are_kept_and_named(cluster: Cluster) -> None:
+    """Those that are gone by their records are deleted, as before."""
+    core, provider = await cluster.core(), MemoryProvider()
+    await with_pool(core, min=2)
+    await Scaler(core, "one", SCOPE, provider.open).run_once()
+    await Scaler(core, "one", SCOPE, provider.open).run_once()
+    lost, gone = await machines(cluster, core)
+    cluster.contents.remove(MachineKeys.key(POOL, lost.name))
+    known = await core.records.read(MachineKeys.key(POOL, gone.name), MachineRecord)
+    assert known is not None
+    await core.records.write(known.key, MachineRecord, replace(gone, state="gone", ended_at=core.now()), known)
+    scaler = Scaler(core, "two", SCOPE, provider.open)
+    found = [(await scaler.run_once())[POOL] for _ in range(3)][-1]
+    assert f"the records of 1 machines are missing ({lost.name})" in found.problem
+    states = {m.name: m.state for m in await machines(cluster, core)}
+    assert (states[lost.name], states[gone.name]) == (MachineState.STRAY, MachineState.GONE)
+    assert [subject for verb, subject in provider.asked if verb == "delete"] == [gone.name]
+    assert lost.name in provider.machines

@@ -1,6 +1,7 @@
 """The fate of each machine, and which machines to order, to drain and to delete."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from msgspec.structs import replace as changed
@@ -11,15 +12,20 @@ from fray_coordinator.protocol.scaling.machines import (
     BOOT_SECONDS,
     CALL_SECONDS,
     MISSING_SECONDS,
+    STRAY_SECONDS,
     UNFIT_SECONDS,
     asked,
     created,
+    given_up_stray,
     observe,
     refused,
+    stray_problem,
     to_ask,
     to_delete,
 )
+from fray_coordinator.protocol.scaling.planning import plan
 from fray_coordinator.protocol.scaling.zones import refusal
+from fray_layouts.records import MachineRecord
 from tests.support.scaling_views import NOW, SPEC, agent, job, listed, machine, orders, view, with_agents
 
 
@@ -135,13 +141,43 @@ def test_a_refusal_that_the_list_tells_is_the_zones_answer_once() -> None:
     assert observe(two, NOW).zones["us-a"].times == 1
 
 
-def test_strangers_are_deleted() -> None:
-    """This includes a machine in another zone than its record's, whose call came late; not one that ends already."""
+def test_machines_that_are_gone_or_elsewhere_by_their_records_are_deleted() -> None:
+    """They were made by a call that came late. Not one that ends already."""
     up = machine("m1", "up", up_at=1.0, created_at=1.0)
     late, other, ending = listed("m1", zone="eu-b"), listed("m9"), listed("m8", ListedState.ENDING)
-    found = observe(replace(view(SPEC, up), listed=[listed("m1"), late, other, ending]), NOW)
+    found = observe(replace(view(SPEC, up), recorded={"m9", "m8"}, listed=[listed("m1"), late, other, ending]), NOW)
     assert set(found.strangers) == {late, other}
-    assert observe(replace(view(SPEC, up), listed=None), NOW).strangers == ()
+    assert set(found.changed) == {"m1"}
+    assert observe(replace(view(SPEC, up), recorded={"m9"}, listed=None), NOW).strangers == ()
+
+
+def test_a_machine_without_a_record_is_kept_for_longer_than_backups_are_old() -> None:
+    """As after an older copy of the root was put in its place."""
+    seen = replace(view(SPEC), listed=[listed("m9"), listed("m8", ListedState.ENDING), listed("no id")], listed_at=NOW)
+    found = observe(seen, NOW)
+    assert (found.strangers, set(found.changed)) == ((), {"m9"})
+    stray = found.changed["m9"]
+    assert (stray.state, stray.zone, stray.provider, stray.billed_at) == ("stray", "us-a", "command", NOW)
+    assert "the records of 1 machines are missing (m9)" in stray_problem([stray])
+
+    def later(seconds: float, **about: Any) -> MachineRecord:
+        after = replace(view(SPEC, stray), listed=[listed("m9")], listed_at=NOW + seconds, ran_at=NOW + seconds - 5)
+        return observe(replace(after, **about), NOW + seconds).changed.get("m9", stray)
+
+    assert later(STRAY_SECONDS - 1) == stray
+    assert later(STRAY_SECONDS - 1, listed=[listed("m9", ListedState.LOST), listed("m9", zone="eu-b")]) == stray
+    assert to_delete(view(SPEC, stray)) == []
+    assert plan(view(SPEC, stray), NOW).changed == {}
+    assert later(STRAY_SECONDS).state == "deleting"
+    assert later(STRAY_SECONDS, listed=None) == stray
+    assert later(60.0, listed=[]).state == "gone"
+    assert later(60.0, listed=None) == stray
+    joined = later(60.0, agents={"a": agent("a", "m9")})
+    assert (joined.state, joined.up_at, stray_problem([joined])) == ("up", NOW + 60.0, "")
+    given_up = given_up_stray(stray)
+    assert given_up is not None
+    assert to_delete(view(SPEC, given_up)) == [given_up]
+    assert given_up_stray(joined) is None
 
 
 def test_a_deleted_machine_is_gone_once_no_call_can_be_under_way() -> None:

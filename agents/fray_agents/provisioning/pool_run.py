@@ -26,6 +26,7 @@ from fray_coordinator.protocol.scaling.machines import (
     created,
     observe,
     refused,
+    stray_problem,
     to_ask,
     to_delete,
     to_drain,
@@ -88,11 +89,11 @@ class PoolRun:
         await map_concurrently(to_delete(self._view), self._delete)
         await self._drain()
         await self._forget_old()
-        unread = self.cluster.unread_machines(self.pool)
+        unread, strays = self.cluster.unread_machines(self.pool), stray_problem(self._view.machines.values())
         return changed(
             planned.scaling,
             zones=dict(self._view.zones),
-            problem="; ".join(filter(None, [self._problem, planned.scaling.problem, *unread.values()])),
+            problem="; ".join(filter(None, [self._problem, strays, planned.scaling.problem, *unread.values()])),
             accounts=still_managed(self.spec, self.found, None if unread else self._zones_left(listed)),
         )
 
@@ -227,7 +228,8 @@ class PoolRun:
         """Update the view with the records as they are now."""
         unread = self.cluster.unread_machines(self.pool)
         seen = replace(self._view, machines=present(self._stored), spec=self.spec)
-        self._view = of_account(without_unread(seen, unread.keys()), account_of(self.spec))
+        here = of_account(without_unread(seen, unread.keys()), account_of(self.spec))
+        self._view = replace(here, recorded=self._stored.keys() - here.machines.keys())
 
     async def _forget_old(self) -> None:
         """Remove the records of machines that have been gone for the retention time."""

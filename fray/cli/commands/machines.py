@@ -23,9 +23,14 @@ _COLUMNS = ("MACHINE", "POOL", "STATE", "TYPE", "ZONE", "HOSTS", "AGE", "AN HOUR
 @as_command
 @click.argument("machine", required=False)
 @click.option("--pool", default="", help="Only machines of this pool.")
+@click.option("--delete", is_flag=True, help="Delete MACHINE, whose record was missing, and which nothing needs.")
 @click.option("--all", "-a", "everything", is_flag=True, help="Also machines that are gone.")
-def command(app: App, machine: str | None, pool: str, everything: bool) -> None:
+def command(app: App, machine: str | None, pool: str, delete: bool, everything: bool) -> None:
     """List machines, what they cost and why they exist; for one MACHINE also the boot logs of its hosts."""
+    if delete:
+        if machine is None:
+            raise click.UsageError("--delete needs the name of a machine")
+        app.run(lambda core: _delete(core, machine, pool))
     if machine is not None:
         record, logs, now = app.run(lambda core: _find(core, machine, pool))
         data = {**_json(record, now), "boot_logs": logs}
@@ -64,6 +69,19 @@ async def _find(core: Core, name: str, pool: str) -> tuple[MachineRecord, dict[i
         )
         raise InvalidInput("machine", name, remedy)
     return named[0], await _boot_logs(core, named[0]), now
+
+
+async def _delete(core: Core, name: str, pool: str) -> None:
+    """Have the scaler delete a stray machine."""
+    from fray_coordinator.protocol.scaling.machines import given_up_stray
+    from fray_layouts.machine_keys import MachineKeys
+    from fray_layouts.records import MachineRecord
+
+    machine, _, _ = await _find(core, name, pool)
+    key = MachineKeys.key(machine.pool, machine.name)
+    if not (await core.records.change(key, MachineRecord, given_up_stray)).wrote:
+        remedy = "only a machine whose state is stray is deleted by hand; the pool's settings decide about all others"
+        raise InvalidInput("machine", machine.name, remedy)
 
 
 async def _boot_logs(core: Core, machine: MachineRecord) -> dict[int, str]:

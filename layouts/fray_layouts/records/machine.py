@@ -124,7 +124,8 @@ class MachineRecord(Record, kw_only=True):
         pool, name: the pool and the machine's own name; the provider's name joins them with the cluster's id.
         state: "wanted" (an intent, nothing was called), "creating" (the provider may have been called), "up" (all of
             its hosts have an agent), "draining" (its agents claim nothing more), "deleting" (the provider may have been
-            asked to remove it), "gone" (the provider no longer has it).
+            asked to remove it), "stray" (the provider has it, and its record was missing), "gone" (the provider no
+            longer has it).
         provider, project, zone: where the machine is made, looked for and removed; fixed even if the pool changes.
             project: of Google Cloud; "" for that of the credentials.
         command: for the provider `command`: the commands that list and remove it, also once the pool has another

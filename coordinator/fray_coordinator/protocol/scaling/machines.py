@@ -10,15 +10,18 @@ machine is given up that may still run something.
 3. A wakes and makes the call, and the provider makes a machine that nobody waits for.
 
 Or: the reply to a create is lost, A asks for the machine again under another name, and both are billed. Or: A dies when
-only half of the machines of one request have records.
+only half of the machines of one request have records. Or: somebody puts a backup of the root in its place, and the
+scaler deletes all machines that were made since, with what runs there.
 
 **Why this cannot happen.** Each call follows from a record, and is repeated until the provider's list agrees with the
 record. Machines have the names of their records, so a repeated call finds what the first one made. The records are read
-after the provider's list, so a listed machine without a record, in another zone than its record says, or with a record
-that says it is gone, belongs to nobody and is deleted. That a machine does not exist is concluded only from a list that
-was requested after the machine's call was answered, or must have ended. A batch is requested only when all of its
-records exist, and a broken batch is given up as a whole. Time without a heartbeat counts only as far as runs follow
-one another closely: an outage in which agents could not write, and scalers could not run, ends no machine.
+after the provider's list, so a listed machine in another zone than its record says, or with a record that says it is
+gone, belongs to nobody and is deleted. A listed machine without any record gets one, as stray: it becomes one of the
+pool's if its agents join. It is deleted only if none did for `STRAY_SECONDS`, for longer than backups are old, or if a
+person says so. That a machine does not exist is concluded only from a list that was requested after the machine's call
+was answered, or must have ended. A batch is requested only when all of its records exist, and a broken batch is given
+up as a whole. Time without a heartbeat counts only as far as runs follow one another closely: an outage in which agents
+could not write, and scalers could not run, ends no machine.
 """
 
 from __future__ import annotations
@@ -29,8 +32,10 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from fray_coordinator.protocol.scaling.listed import ListedMachine, ListedState
+from fray_coordinator.protocol.scaling.provisioning import account_of
 from fray_coordinator.protocol.scaling.view import COMING, PoolView
 from fray_coordinator.protocol.scaling.zones import BOOT_FAILURE, remembered, with_refusal
+from fray_layouts.key_encoding import is_id
 from fray_layouts.records import AgentRecord, MachineRecord, ZoneAnswer
 from fray_layouts.states import AgentState, MachineState
 
@@ -44,6 +49,11 @@ ASK_AGAIN_SECONDS = 30.0
 """Seconds after which a machine that is not listed is requested again. The request finds what the first one made."""
 UNFIT_SECONDS = 180.0
 """Seconds after which a machine with an unfit agent is drained: longer than a killed process holds a TPU chip."""
+STRAY_SECONDS = 14 * 86400.0
+"""Seconds after which a machine whose record is missing is deleted if no agent of it has joined: twice as long as the
+weekly backups are old that people keep. It costs money meanwhile, so people are told."""
+MAX_NAMED = 3
+"""Machines that a text for people names."""
 LONGEST_GAP = 120.0
 """Seconds between two runs that count as time without a heartbeat, at most."""
 
@@ -57,7 +67,7 @@ class Observed:
 
     Attributes:
         changed: records to write, by name; they replace those of the view.
-        strangers: machines in the provider's list without a record; they are deleted.
+        strangers: machines in the provider's list that by their records are gone, or elsewhere; they are deleted.
         zones: the answers of zones that still count.
     """
 
@@ -70,13 +80,16 @@ def observe(view: PoolView, now: float) -> Observed:
     """What happened to each machine of the pool."""
     agents = view.agents_by_machine()
     listed = {known.name: known for known in view.listed or () if _is_of(known, view.machines.get(known.name))}
-    strangers = tuple(
+    others = [
         known
         for known in view.listed or ()
         if listed.get(known.name) is not known and known.state != ListedState.ENDING
-    )
+    ]
+    strangers = tuple(known for known in others if _is_left_over(view, known))
     zones = view.zones
-    after: dict[str, MachineRecord] = {}
+    after = {
+        m.name: _stray(view, m, now) for m in others if m.name not in {*view.machines, *view.recorded} and is_id(m.name)
+    }
     for name, machine in view.machines.items():
         found = listed.get(name)
         after[name] = _next_record(view, machine, found, agents.get(name, []), now)
@@ -85,12 +98,41 @@ def observe(view: PoolView, now: float) -> Observed:
             zones = with_refusal(zones, machine.zone, kind, text, machine.asked_at or now, now)
     after |= _without_broken_batches(after, now)
     granted = [m.zone for m in after.values() if m.state == MachineState.UP and m.up_at == now]
-    changed = {name: machine for name, machine in after.items() if machine != view.machines[name]}
+    changed = {name: machine for name, machine in after.items() if machine != view.machines.get(name)}
     return Observed(changed, strangers, remembered(zones, granted, now))
 
 
 def _is_of(listed: ListedMachine, machine: MachineRecord | None) -> bool:
     return machine is not None and listed.zone in ("", machine.zone)
+
+
+def _is_left_over(view: PoolView, listed: ListedMachine) -> bool:
+    """Whether there is a record that says that this machine is gone, or elsewhere."""
+    machine = view.machines.get(listed.name)
+    return listed.name in view.recorded if machine is None else machine.state != MachineState.STRAY
+
+
+def _stray(view: PoolView, listed: ListedMachine, now: float) -> MachineRecord:
+    """The record of a machine that has none."""
+    spec = view.spec
+    return MachineRecord(
+        pool=view.pool,
+        name=listed.name,
+        state=MachineState.STRAY,
+        provider=spec.provider,
+        project=account_of(spec).project,
+        command=spec.command,
+        machine_type=spec.machine_type,
+        zone=listed.zone,
+        spot=spec.spot,
+        hosts=view.hosts,
+        batch=listed.batch or listed.name,
+        reason=f"its record is missing; `fray machines {listed.name} --delete` deletes it if nothing needs it",
+        hourly_cost=view.prices.get(listed.zone),
+        wanted_at=now,
+        created_at=now,
+        billed_at=now if listed.billed else None,
+    )
 
 
 def _refused(machine: MachineRecord, found: ListedMachine | None) -> bool:
@@ -123,6 +165,8 @@ def _next_record(
         machine = replace(machine, operation=found.operation)
     if machine.state == MachineState.DELETING:
         return _gone_if_unlisted(view, machine, found, now)
+    if machine.state == MachineState.STRAY:
+        return _stray_so_far(view, machine, found, agents, now)
     if machine.state == MachineState.WANTED:
         return replace(machine, state=str(MachineState.CREATING), asked_at=now) if found is not None else machine
     if _refused(machine, found) or (found is not None and found.state in (ListedState.LOST, ListedState.ENDING)):
@@ -145,6 +189,23 @@ def _billed(view: PoolView, machine: MachineRecord, found: ListedMachine, now: f
 def _gone_if_unlisted(view: PoolView, machine: MachineRecord, found: ListedMachine | None, now: float) -> MachineRecord:
     """The record of a machine that is being deleted: gone, once a list that is new enough does not have it."""
     return gone(machine, now) if found is None and _can_tell(view, machine) else machine
+
+
+def _stray_so_far(
+    view: PoolView, machine: MachineRecord, found: ListedMachine | None, agents: Sequence[AgentRecord], now: float
+) -> MachineRecord:
+    """The record of a stray machine: still stray, one of the pool's, to be deleted, or gone."""
+    if len(view.beating(agents)) >= machine.hosts:
+        return replace(
+            machine, state=str(MachineState.UP), up_at=now, reason="its record was missing; its agents are here"
+        )
+    if found is None:
+        return (
+            gone(replace(machine, reason="the provider no longer has it"), now) if _can_tell(view, machine) else machine
+        )
+    if now - machine.wanted_at >= STRAY_SECONDS:
+        return deleted(machine, f"its record was missing, and it had no agent for {STRAY_SECONDS / 86400:.0f} days")
+    return machine
 
 
 def _can_tell(view: PoolView, machine: MachineRecord) -> bool:
@@ -248,6 +309,24 @@ def deleted(machine: MachineRecord, reason: str, error: str = "") -> MachineReco
     """The record of a machine that the provider is to delete. If the machine drains, the reason for that stays."""
     reason = machine.reason if machine.state == MachineState.DRAINING else reason
     return replace(machine, state=str(MachineState.DELETING), reason=reason, error=error or machine.error)
+
+
+def given_up_stray(machine: MachineRecord) -> MachineRecord | None:
+    """The record of a stray machine that a person wants deleted; None for any other machine."""
+    return deleted(machine, "somebody asked") if machine.state == MachineState.STRAY else None
+
+
+def stray_problem(machines: Iterable[MachineRecord]) -> str:
+    """What people must know about stray machines; "" if there are none."""
+    strays = sorted(machine.name for machine in machines if machine.state == MachineState.STRAY)
+    if not strays:
+        return ""
+    named = ", ".join(strays[:MAX_NAMED])
+    return (
+        f"the records of {len(strays)} machines are missing ({named}), as after an older copy of the root was put in "
+        f"its place; they are kept for {STRAY_SECONDS / 86400:.0f} days unless their agents join; "
+        "`fray machines NAME --delete` deletes one sooner"
+    )
 
 
 def drained(machine: MachineRecord, reason: str, now: float) -> MachineRecord:

@@ -40,6 +40,7 @@ class PoolView:
 
     Attributes:
         machines: by name, those that are not gone, read after `listed`.
+        recorded: names of further machines that have records: they are gone, or belong to another account.
         listed: the provider's machines in every zone; None: it did not answer, and nothing may be concluded.
         listed_at: when the list was requested; the list says nothing about later events.
         agents: by id, all of the pool that have records, dead ones and those that left among them.
@@ -57,6 +58,7 @@ class PoolView:
     pool: str
     spec: ProvisioningSpec
     machines: Mapping[str, MachineRecord] = field(default_factory=dict)
+    recorded: Collection[str] = ()
     listed: Sequence[ListedMachine] | None = ()
     listed_at: float = math.inf
     agents: Mapping[str, AgentRecord] = field(default_factory=dict)
