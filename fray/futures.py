@@ -14,7 +14,7 @@ from concurrent.futures import FIRST_COMPLETED, CancelledError, Future
 from contextlib import suppress
 from typing import Any, Generic, Protocol, TypeVar
 
-from fray.sync import running_future
+from fray.sync import outcome_of, running_future
 from fray.wait_line import progress_shown, wait_with_progress
 
 T = TypeVar("T")
@@ -95,9 +95,9 @@ class TaskFuture(Future[T]):
 
     async def _awaited(self) -> T:
         if self.progress is None or self.done():
-            return await asyncio.wrap_future(self)
+            return await outcome_of(self)
         with progress_shown(self.progress):
-            return await asyncio.wrap_future(self)
+            return await outcome_of(self)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._outcome()}>"

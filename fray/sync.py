@@ -162,7 +162,24 @@ async def in_thread(wait: Callable[[], T]) -> T:
 
     If the caller is cancelled, the function runs on to its end.
     """
-    return await asyncio.wrap_future(start_in_thread(wait))
+    return await outcome_of(start_in_thread(wait))
+
+
+async def outcome_of(future: Future[T]) -> T:
+    """Await a future of a thread; cancelling this cancels the future if it does not run yet.
+
+    `asyncio.wrap_future` never ends if the future raises StopIteration, which an asyncio future does not take.
+    """
+    done = running_future()
+    future.add_done_callback(lambda _: done.set_result(None))
+    try:
+        await asyncio.wrap_future(done)
+    except asyncio.CancelledError:
+        future.cancel()
+        raise
+    if future.cancelled():
+        raise asyncio.CancelledError
+    return future.result(0)
 
 
 def start_in_thread(wait: Callable[[], T]) -> Future[T]:

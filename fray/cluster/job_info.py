@@ -74,7 +74,7 @@ def original_exception(end: AttemptExit | None) -> BaseException | None:
         return None
     try:
         loaded = pickle.loads(base64.b64decode(end.data))
-    except Exception:  # its class may be in a module that only the job has; the message has the traceback anyway
+    except BaseException:  # its class may be in a module that only the job has; the message has the traceback anyway
         return None
     return loaded if isinstance(loaded, BaseException) else None
 

@@ -78,6 +78,7 @@ class FutureTable:
                 raise PoolClosed(self._closed)
             known = self._futures.get(task)
             if known is None:
+                key, run = key_and_run(task)
                 future: TaskFuture[Any] = GeneratorFuture() if yields else TaskFuture()
                 future.progress = self._progress
                 known = self._futures[task] = future
@@ -86,7 +87,6 @@ class FutureTable:
                 self._open.add(task)
                 if anonymous:
                     self._anonymous.add(task)
-                key, run = key_and_run(task)
                 if run >= self._runs.get(key, 1):
                     self._by_key[key] = known
                     if run > 1:
@@ -146,7 +146,7 @@ class FutureTable:
             return
         try:
             self._apply(future, outcome)
-        except (Exception, SystemExit) as error:  # unpickling may need modules that only the worker has
+        except BaseException as error:  # unpickling may need modules that only the worker has
             self._end(outcome.task, error)
 
     def _apply(self, future: TaskFuture[Any], outcome: TaskOutcome) -> None:

@@ -16,7 +16,7 @@ from fray.futures import TaskFuture
 from fray_agents.pickling import modules_pickled_by_value, pickled_by_value
 from fray_agents.rpc import ClientCall
 from fray_agents.rpc.wire.messages import Request, packed_call
-from fray_agents.rpc.wire.serialization import pack
+from fray_agents.rpc.wire.serialization import pack, unpicklable_part
 
 LARGE_FUNCTION_BYTES = 64 * 1024
 """Bytes above which a pickled function is sent to each worker once, and not with every task. A closure that captures no
@@ -66,12 +66,22 @@ class PoolTask:
 
 
 @contextmanager
-def must_pickle(field: str, value: object, remedy: str, subject: str = "it") -> Iterator[None]:
+def must_pickle(field: str, value: object, remedy: str) -> Iterator[None]:
     """Raise InvalidInput for this field if what the block pickles cannot be pickled."""
     try:
         yield
     except Exception as error:  # pickling runs the users' own __reduce__, which may raise anything
-        raise InvalidInput(field, value, f"{subject} cannot be pickled ({error}); {remedy}") from error
+        raise InvalidInput(field, value, f"it cannot be pickled ({error}); {remedy}") from error
+
+
+@contextmanager
+def must_pickle_arguments(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[None]:
+    """Raise InvalidInput, which names the argument, if the block cannot pickle a task's arguments."""
+    try:
+        yield
+    except Exception as error:
+        part, value = unpicklable_part(args, kwargs)
+        raise InvalidInput(part, value, f"it cannot be pickled ({error}); make it inside the task") from error
 
 
 def packed_function(call: Callable[..., Any]) -> PackedFunction:
@@ -91,7 +101,7 @@ def packed_task(worker: str, function: PackedFunction, args: tuple[Any, ...], kw
 
     Raises InvalidInput if the arguments cannot be pickled.
     """
-    with must_pickle("args", args, "make them inside the task", subject="they"):
+    with must_pickle_arguments(args, kwargs):
         return PoolTask(function, packed_call(worker, "run", (function.form, args, kwargs), {}))
 
 

@@ -20,7 +20,7 @@ from fray.pool.dispatcher import PoolClosed
 from fray.pool.future_table import FutureTable
 from fray.pool.monitor import PoolMonitor
 from fray.pool.objects import ObjectRef
-from fray.pool.pool_task import PackedFunction, content_digest, must_pickle, pickled
+from fray.pool.pool_task import PackedFunction, content_digest, must_pickle, must_pickle_arguments, pickled
 from fray.pool.transport import SPARE_SECONDS, TaskCall, pool_progress
 from fray.queue.file_queue import FileQueue
 from fray.types import EnvironmentConfig, JobRequest, ResourceConfig
@@ -146,8 +146,8 @@ class QueueTransport:
         self._check_open()
         keyed = [(self._task(call), call) for call in calls]
         items = [self._item(key, call) for key, call in keyed]
-        futures = [self._table.enter(key, call.function.yields, not call.key) for key, call in keyed]
         try:
+            futures = [self._table.enter(key, call.function.yields, not call.key) for key, call in keyed]
             self._push(items, workers)
             entries = [TaskOutcome(key, OutcomeKind.SUBMITTED, number=int(call.function.yields)) for key, call in keyed]
             self._cluster.run(lambda core: task_outcomes.write_outcomes(core, self._tasks, entries))
@@ -227,7 +227,7 @@ class QueueTransport:
 
     def _item(self, key: str, call: TaskCall) -> queue_worker.QueuedTask:
         self._upload(call.function)
-        with must_pickle("args", call.args, "make them inside the task", subject="they"):
+        with must_pickle_arguments(call.args, call.kwargs):
             return key, _pickled_form(call.function.form), pickled((call.args, call.kwargs))
 
     def _upload(self, function: PackedFunction) -> None:

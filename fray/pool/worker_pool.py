@@ -29,6 +29,7 @@ from fray.types import EnvironmentConfig, ResourceConfig
 from fray.wait_line import wait_with_progress
 from fray_agents.threads import start_thread
 from fray_coordinator.errors import StoreError
+from fray_layouts.pool_records import key_and_run
 from fray_layouts.queue_keys import QUEUE_NAME
 from fray_layouts.spec_checks import check_name
 
@@ -205,8 +206,11 @@ class WorkerPool(Shown, Block):
 
         So a driver that died and attaches again can submit the same keys, and each runs once. Only a pool with a queue
         has this method.
+
+        Raises:
+            InvalidInput: the key is no text or is empty; otherwise as `submit`.
         """
-        known = self._queued("submit_as").futures.get(key)
+        known = self._queued("submit_as").futures.get(_checked_key(key))
         return known if known is not None else self._submit([TaskCall(packed_function(fn), args, kwargs, key)])[0]
 
     def map_as(
@@ -222,10 +226,12 @@ class WorkerPool(Shown, Block):
                 or are unfinished stay. From then on `futures` has the new run, for later drivers too.
 
         Raises:
-            InvalidInput: the function or an item cannot be pickled, or the pool has no queue.
+            InvalidInput: the function or an item cannot be pickled, a key is no text, or the pool has no queue.
             PoolClosed: this or another driver has shut down the pool.
         """
         known, function = self._queued("map_as").futures, packed_function(fn)
+        for key in items:
+            _checked_key(key)
         missing = [key for key in items if key not in known or (retry_failed and _has_failed(known[key]))]
         self._submit([TaskCall(function, (items[key],), {}, key, again=key in known) for key in missing])
         return [known[key] for key in items]
@@ -380,6 +386,16 @@ def _checked(cluster: object) -> StorageCluster:
         text = "a number of workers is num_workers=..., a cluster is LocalCluster() or StorageCluster(root)"
         raise InvalidInput("cluster", cluster, text)
     return storage_cluster(cluster)
+
+
+def _checked_key(key: object) -> str:
+    """Return a task's key. Raises InvalidInput if it is no text that can be stored, or looks like a later run's id."""
+    remedy = "give a text that is not empty; other values as text: str(key)"
+    if not isinstance(key, str) or not key:
+        raise InvalidInput("key", key, remedy)
+    if key_and_run(key) != (key, 1) or any("\ud800" <= char <= "\udfff" for char in key):
+        raise InvalidInput("key", key, "give a text without surrogates and without the character U+001F")
+    return key
 
 
 def _has_failed(future: Future[Any]) -> bool:

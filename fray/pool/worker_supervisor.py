@@ -59,6 +59,9 @@ class RemoteWorker:
         except LOST_ERRORS as error:
             ended(task, WorkerDied(str(error), started=False))
             return
+        except Exception as error:  # the task is taken, and would never end
+            ended(task, TaskDone(error=error))
+            return
         task.future.call = call
         call.add_done_callback(lambda call: ended(task, _outcome_of(call)))
 

@@ -27,6 +27,7 @@ from fray.rpc.future import ActorFuture, RetryQueue, UnsentCall
 from fray_agents.rpc import CallId, Channel, ClientCall, ConnectionLost
 from fray_agents.rpc.errors import LOST_ERRORS, is_lost, may_have_started
 from fray_agents.rpc.wire.messages import NEW_CALL, Request, packed_call
+from fray_agents.rpc.wire.serialization import unpicklable_arguments
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -236,7 +237,10 @@ class ActorCaller(ABC):
         lost: ConnectionError,
     ) -> ActorFuture[Any]:
         """Queue a call that was `lost` at `reached`, and return its future. The arguments are copied now."""
-        request = packed_call(self.name, method, args, kwargs, by_reference=self._by_reference)
+        try:
+            request = packed_call(self.name, method, args, kwargs, by_reference=self._by_reference)
+        except Exception as error:  # pickling may run any code of the user
+            raise unpicklable_arguments(method, args, kwargs, error) from error
         return ActorFuture(UnsentCall(lost), RetryableCall(self, request, policy, reached).send, self._queue)
 
     def _reach_in_turn(self, since: float) -> ReachedActor:

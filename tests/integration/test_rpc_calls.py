@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from fray_agents.rpc import Channel, NoSuchActor, RemoteError, RemoteTraceback, connect
 from fray_agents.rpc.client import reply_pump
+from fray_layouts.errors import InvalidInput
 from tests.support.rpc import (
     Keys,
     serving,
@@ -159,6 +161,18 @@ def test_a_stream_whose_cleanup_fails_keeps_no_other_call_waiting(
     assert next(iter(items)) == 1
     del items
     assert channel.start("subject", "echo", (1,), {}).result(PATIENCE) == 1
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "part"),
+    [((1, threading.Lock()), {}, r"args\[1\]"), ((), {"value": threading.Lock()}, r"kwargs\['value'\]")],
+)
+def test_an_argument_that_cannot_be_pickled_is_named(
+    channel: Channel, args: tuple[Any, ...], kwargs: dict[str, Any], part: str
+) -> None:
+    for make in (channel.call, channel.start, channel.stream):
+        with pytest.raises(InvalidInput, match=rf"^{part} of echo: .*lock"):
+            make("subject", "echo", args, kwargs)
 
 
 def test_streams(channel: Channel) -> None:

@@ -172,7 +172,7 @@ def _summary(error: BaseException) -> str:
     """One line with the exception's type and message."""
     try:
         text = " ".join(str(error).split())
-    except Exception:
+    except BaseException:
         text = "(its text cannot be produced)"
     return shortened(f"{type(error).__qualname__}: {text}" if text else type(error).__qualname__, MESSAGE_LIMIT)
 
@@ -184,7 +184,7 @@ def _pickled_exception(error: BaseException) -> str:
     try:
         data = pickled_by_value(error.with_traceback(None))
         pickle.loads(data)
-    except Exception:
+    except BaseException:
         return ""
     encoded = base64.b64encode(data).decode()
     return encoded if len(encoded) <= DATA_LIMIT else ""

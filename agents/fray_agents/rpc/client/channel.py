@@ -8,7 +8,7 @@ from msgspec import structs
 
 from fray_agents.rpc.client.client_calls import STREAM_WINDOW, ClientCall, ClientStream, PendingCall, ReplySource
 from fray_agents.rpc.wire.messages import NEW_CALL, Request
-from fray_agents.rpc.wire.serialization import Payload, ReferencePayload, pack
+from fray_agents.rpc.wire.serialization import Payload, ReferencePayload, pack, unpicklable_arguments
 from fray_agents.rpc.wire.session import Keyring
 
 Kept = TypeVar("Kept", bound=PendingCall)
@@ -35,9 +35,10 @@ class Channel(ABC):
 
         Raises:
             ConnectionLost: the channel is closed.
-            Exception: any error of `ClientCall.result`, or the arguments cannot be pickled.
+            InvalidInput: an argument cannot be pickled.
+            Exception: any error of `ClientCall.result`.
         """
-        payload = self._pack((args, kwargs))
+        payload = self._pack_arguments(method, args, kwargs)
         pending = self._enter(ClientCall, Request(NEW_CALL, actor_id, method, payload), wait=True)
         try:
             return pending.result(timeout)
@@ -50,9 +51,9 @@ class Channel(ABC):
 
         Raises:
             ConnectionLost: the channel is closed.
-            Exception: the arguments cannot be pickled.
+            InvalidInput: an argument cannot be pickled.
         """
-        payload = self._pack((args, kwargs)).snapshot()
+        payload = self._pack_arguments(method, args, kwargs).snapshot()
         return self._enter(ClientCall, Request(NEW_CALL, actor_id, method, payload))
 
     def resend(self, request: Request) -> ClientCall:
@@ -68,8 +69,14 @@ class Channel(ABC):
 
     def stream(self, actor_id: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Any]:
         """The items of a generator as it yields them; the generator pauses when it is `STREAM_WINDOW` items ahead."""
-        payload = self._pack((args, kwargs)).snapshot()
+        payload = self._pack_arguments(method, args, kwargs).snapshot()
         return self._enter(ClientStream, Request(NEW_CALL, actor_id, method, payload, 0, STREAM_WINDOW)).items()
+
+    def _pack_arguments(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Payload:
+        try:
+            return self._pack((args, kwargs))
+        except Exception as error:  # pickling may run any code of the user
+            raise unpicklable_arguments(method, args, kwargs, error) from error
 
     def _pack(self, value: object) -> Payload:
         return pack(value)

@@ -157,7 +157,7 @@ class ClientCall(PendingCall):
             return
         try:
             self._value, self._error = decode_reply(self._reply, self.request)
-        except Exception as error:  # for example a value whose class cannot be imported here
+        except BaseException as error:  # for example a value whose class cannot be imported here
             self._error = undecodable(self.request, error)
         self._unpacked = True
         self._reply = None
@@ -171,7 +171,7 @@ class ClientCall(PendingCall):
                 return
             try:
                 function(self)
-            except Exception:
+            except BaseException:
                 _log.exception("a callback of %s.%s failed", self.request.actor_id, self.request.method)
 
 
@@ -255,7 +255,7 @@ def decode_reply(reply: Reply, request: Request) -> tuple[Any, BaseException | N
     return None, ResultLost(f"{request.actor_id}.{request.method} ran, but its result was dropped to make room")
 
 
-def undecodable(request: Request, error: Exception) -> Exception:
+def undecodable(request: Request, error: BaseException) -> Exception:
     """The error for a result that cannot be unpickled here because of `error`."""
     problem = RemoteError(f"the result of {request.method!r} cannot be unpickled here: {type(error).__name__}: {error}")
     problem.__cause__ = error

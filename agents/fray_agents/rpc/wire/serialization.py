@@ -16,6 +16,7 @@ import msgspec
 from fray_agents.pickling import modules_pickled_by_value, pickled_by_value
 from fray_agents.rpc.errors import RemoteError, RemoteTraceback
 from fray_agents.rpc.wire.buffers import Buffer, buffer_pool
+from fray_layouts.errors import InvalidInput
 
 MIN_OUT_OF_BAND_BYTES = 8 * 1024
 """Bytes from which a buffer is sent outside the pickle; below that, copying it into the pickle is cheaper."""
@@ -63,6 +64,30 @@ def pack(value: object, foreign: bool = True) -> Payload:
         pass  # cloudpickle can do more, and explains what it cannot do
     buffers.clear()
     return Payload(pickled_by_value(value, beside), buffers)
+
+
+def unpicklable_part(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, object]:
+    """The name and value of the first argument that cannot be pickled by itself; all of them if each can."""
+    parts = {f"args[{number}]": value for number, value in enumerate(args)}
+    parts |= {f"kwargs[{name!r}]": value for name, value in kwargs.items()}
+    return next(((part, value) for part, value in parts.items() if not _packs(value)), ("args", args))
+
+
+def unpicklable_arguments(
+    method: str, args: Sequence[Any], kwargs: Mapping[str, Any], error: Exception
+) -> InvalidInput:
+    """The error for a call whose arguments cannot be pickled because of `error`; it names the argument."""
+    part, value = unpicklable_part(args, kwargs)
+    remedy = f"it cannot be pickled ({error}); pass what it is made from, and make it inside the method"
+    return InvalidInput(f"{part} of {method}", value, remedy)
+
+
+def _packs(value: object) -> bool:
+    try:
+        pack(value)
+    except Exception:  # pickling may run any code of the user
+        return False
+    return True
 
 
 class ReferencePayload(Payload, frozen=True, gc=True, kw_only=True):
@@ -134,7 +159,7 @@ def pack_error(error: BaseException) -> Payload:
     try:
         inner = pack(error)
         blob: bytes | None = inner.data if not inner.buffers else pickle.dumps(error, 5)
-    except Exception:  # pickling may run any code of the user
+    except BaseException:  # pickling may run any code of the user
         blob = None
     if not isinstance(error, Exception):  # a SystemExit of the method must not end its caller
         blob = None
@@ -147,7 +172,7 @@ def unpack_error(payload: Payload) -> BaseException:
     error: BaseException
     try:
         error = pickle.loads(blob) if blob is not None else RemoteError(short)
-    except Exception:  # its class cannot be imported here, or its constructor takes other arguments
+    except BaseException:  # its class cannot be imported here, or its constructor takes other arguments, or raises
         error = RemoteError(short)
     if not isinstance(error, BaseException):
         error = RemoteError(short)
@@ -157,12 +182,15 @@ def unpack_error(payload: Payload) -> BaseException:
 
 def traceback_of(error: BaseException) -> str:
     """The traceback of an exception, as text."""
-    return "".join(traceback.format_exception(type(error), error, getattr(error, "__traceback__", None)))
+    try:
+        return "".join(traceback.format_exception(type(error), error, getattr(error, "__traceback__", None)))
+    except BaseException as problem:  # formatting runs the exception's own code
+        return f"(the traceback of {type(error).__qualname__} cannot be produced: {type(problem).__name__})"
 
 
 def message_of(error: BaseException) -> str:
     """The message of an exception, even if its class fails to produce it."""
     try:
         return str(error)
-    except Exception as problem:
+    except BaseException as problem:
         return f"(its text cannot be produced: {type(problem).__name__})"
