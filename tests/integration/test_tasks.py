@@ -130,9 +130,11 @@ def test_a_task_that_cannot_be_started_is_not_the_jobs_failure(tmp_path: Path) -
 
 
 def test_a_runner_that_cannot_go_on_ends_the_task_and_blames_the_host(tmp_path: Path) -> None:
-    end = end_of(sh(tmp_path, "rm -r ../log; echo something; sleep 60")).exit
+    limit = "resource.prlimit(os.getppid(), resource.RLIMIT_FSIZE, (0, 0))"
+    script = f"import os, resource, time; {limit}; print(1, flush=True); time.sleep(60)"
+    end = end_of(spec(tmp_path, [sys.executable, "-c", script])).exit
     assert end.kind == "host-failed"
-    assert "No such file" in end.message
+    assert "File too large" in end.message
 
 
 def test_the_environment_has_exactly_the_given_variables(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ async def test_each_process_is_told_once_to_end_and_may_do_so_in_its_grace(
     tmp_path: Path, folder: Path, engine: ContainerEngine
 ) -> None:
     child = "trap 'echo child >> told; exit' TERM; touch ready; while :; do sleep 0.02; done"
-    script = f"trap 'echo told >> told; kill $!; exit 0' TERM; ({child}) & wait"
+    script = f"trap 'echo told >> told; wait $!; exit 0' TERM; ({child}) & wait"
     task = await started(contained(engine, tmp_path, script))
     await eventually((tmp_path / "work/ready").exists)
     task.stop(FAR, "preempted")

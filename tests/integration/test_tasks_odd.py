@@ -144,10 +144,23 @@ def test_a_command_that_no_system_takes_is_the_jobs_failure(tmp_path: Path, comm
     assert "cannot be executed: Invalid argument" in end.message
 
 
-def test_a_log_file_that_is_a_fifo_blames_the_host_and_stops_nobody(tmp_path: Path) -> None:
-    end = end_of(sh(tmp_path, "mkfifo ../log/00000001.part; echo something; sleep 60")).exit
-    assert end.kind == "host-failed"
-    assert "00000001.part" in end.message
+@pytest.mark.parametrize(
+    "script",
+    [
+        'rm -rf "$FRAY_TASK_DIR"; echo lost',
+        "rm -rf $FRAY_TASK_DIR/log; echo lost",
+        "mkdir there; mv ../log gone; ln -s $PWD/there ../log; rm -rf gone; echo lost",
+        "mkfifo ../log/00000001.part; echo lost",
+    ],
+)
+@pytest.mark.parametrize("after", ["", "; sleep 600"])
+def test_a_task_that_changes_its_own_log_has_failed_and_its_host_has_not(
+    tmp_path: Path, script: str, after: str
+) -> None:
+    end = end_of(sh(tmp_path / "task", script + after)).exit
+    assert end.kind == "exited"
+    assert end.message.startswith("the task changed its own log")
+    assert not [*tmp_path.glob("task/work/there/*")]
 
 
 def test_a_file_of_the_task_is_read_as_a_strangers(tmp_path: Path) -> None:

@@ -101,6 +101,15 @@ async def test_a_follower_in_the_first_part_of_a_running_job_lists_nothing(core:
     assert (core.store.usage - before).lists == 0
 
 
+async def test_a_chunk_that_the_task_removed_is_told_in_its_place(core: Core, tmp_path: Path) -> None:
+    async def sealed() -> AsyncIterator[tuple[int, TaskFile]]:
+        yield 1, TaskFile(tmp_path / chunk_name(1), 2 * CHUNK_BYTES)
+
+    assert await upload_logs(core, RUNNING, 0, sealed(), request_once) == 1
+    [line] = await read_logs(core, RUNNING)
+    assert b"fray: a part of the output is lost here, because the task changed its log: No such file" in line.data
+
+
 async def test_fsck_takes_what_is_left_out_for_no_loss(core: Core, tmp_path: Path) -> None:
     job = await printed(core, tmp_path, 30_000)
     assert not [each for each in await check(core) if "of the log" in each.what]

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from typing import Any
 
 _FINAL_CAUSES = frozenset(
-    {exit_kinds.TIMEOUT, exit_kinds.UNHEALTHY, exit_kinds.LOST, exit_kinds.LIMIT_EXCEEDED, exit_kinds.HOST_FAILED}
+    {
+        *(exit_kinds.TIMEOUT, exit_kinds.UNHEALTHY, exit_kinds.LOST, exit_kinds.LIMIT_EXCEEDED),
+        *(exit_kinds.HOST_FAILED, exit_kinds.EXITED),
+    }
 )
 """Causes that stand whatever exit code the task returned."""
 

@@ -32,6 +32,11 @@ _REPORT_INTERVAL = 2.0
 _CONTAINER_SEARCH_INTERVAL = 0.2
 """Seconds between two searches for a container that is not seen yet; each reads a file for each process of the host."""
 
+_CHANGED_LOG = (
+    "the task changed its own log, which lies beside its work directory, so a part of its output is lost; let it "
+    "change and remove only what it has made"
+)
+
 _SPOOL_INTERVAL = 0.2
 """Seconds between two reads of the log's folder while the log is full and the agent has to upload some of it."""
 
@@ -163,6 +168,8 @@ class Supervisor:
             pass
         self._check_at_end()
         self._seal(is_last=True)
+        if self._chunks.changed:
+            self._blame(exit_kinds.EXITED, _CHANGED_LOG)
         return self._outcome()
 
     @property
@@ -238,6 +245,8 @@ class Supervisor:
             )
         if self._chunks.lacks_room and not self._cause:
             self._stop(*self._limits.on_full_disk(self._request.directory), 0.0)
+        if self._chunks.changed:
+            self._stop(exit_kinds.EXITED, _CHANGED_LOG, 0.0)
         if self._kill_at is not None and now >= self._kill_at:
             self._kill(now - self._kill_at)
 

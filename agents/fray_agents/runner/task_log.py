@@ -156,6 +156,9 @@ def _stamp() -> bytes:
 class LogChunks:
     """The chunk files of one log.
 
+    The folder is opened once, and the files are reached through it: a task that puts something else in its place
+    does not make this process write elsewhere.
+
     Args:
         directory: the folder of the chunks, which exists.
         spool_limit: bytes of sealed chunks beyond which `full` returns True until the agent has removed some.
@@ -165,6 +168,7 @@ class LogChunks:
     Attributes:
         count: number of sealed chunks.
         lacks_room: the disk is full, and later pieces are kept in memory; see `recover`.
+        changed: the task has removed or made files here, so pieces are lost.
     """
 
     def __init__(
@@ -175,10 +179,10 @@ class LogChunks:
         seal_interval: float = SEAL_INTERVAL,
     ) -> None:
         self.count = 0
-        self.lacks_room = False
+        self.lacks_room = self.changed = False
         self._unwritten: list[bytes] = []
         self._unwritten_bytes = self._lost = 0
-        self._directory = directory
+        self._folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         self._spool_limit = spool_limit
         self._sealed = sealed
         self._spooled = 0
@@ -192,10 +196,12 @@ class LogChunks:
         """Begin a chunk if there is none, so that printed lines are sealed in time."""
         if self._fd is not None or self.lacks_room:
             return
-        path = os.path.join(self._directory, chunk_name(self.count + 1) + PART)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL  # never a file that the task created
         try:
-            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)  # never a file that the task created
+            self._fd = os.open(chunk_name(self.count + 1) + PART, flags, 0o600, dir_fd=self._folder)
             self._since = time.monotonic()
+        except (FileNotFoundError, FileExistsError):
+            self.changed = True
         except OSError as error:
             self._note_full_disk(error)
 
@@ -241,16 +247,24 @@ class LogChunks:
             return
         os.close(self._fd)
         self._fd = None
-        path = os.path.join(self._directory, chunk_name(self.count + 1))
-        if not self._size:
-            os.unlink(path + PART)
+        size, self._size = self._size, 0
+        name = chunk_name(self.count + 1)
+        try:
+            if not size:
+                os.unlink(name + PART, dir_fd=self._folder)
+                return
+            os.rename(name + PART, name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
+        except FileNotFoundError:
+            self.changed = True
             return
         self.count += 1
-        os.rename(path + PART, path)
-        self._spooled += self._size
-        self._size = 0
+        self._spooled += size
         self._sealed_at = time.monotonic()
         self._sealed(self.count)
+
+    def close(self) -> None:
+        """Close the folder; nothing can be written any more."""
+        os.close(self._folder)
 
     def due(self) -> float | None:
         """Monotonic time at which the current chunk must be sealed, however small; None if there is none.
@@ -264,7 +278,7 @@ class LogChunks:
     def full(self) -> bool:
         """Whether too many chunks wait for the agent. Reads the folder only if that is possible."""
         if self._spooled > self._spool_limit:
-            self._spooled = sum(_size(os.path.join(self._directory, name)) for name in os.listdir(self._directory))
+            self._spooled = sum(_size(name, self._folder) for name in os.listdir(self._folder))
         return self._spooled > self._spool_limit
 
     def _write(self, piece: bytes) -> None:
@@ -301,8 +315,8 @@ class LogChunks:
         self.lacks_room = True
 
 
-def _size(path: str) -> int:
+def _size(name: str, folder: int) -> int:
     try:
-        return os.stat(path).st_size
+        return os.stat(name, dir_fd=folder, follow_symlinks=False).st_size
     except FileNotFoundError:
         return 0  # the agent has just removed it

@@ -72,6 +72,7 @@ class ThreadLog:
             for lines in self._lines.values():
                 self._chunks.append(lines.flush())
             self._chunks.seal()
+            self._chunks.close()
 
     async def chunks(self) -> AsyncIterator[tuple[int, TaskFile]]:
         """Number and file of each chunk, in order, until the log is closed."""

@@ -8,13 +8,15 @@ import logging
 import sys
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
 
 import msgspec
 
-from fray_agents.runner.task_log import CHUNK_BYTES, LogChunks, chunk_name
+from fray_agents.runner.task_log import CHUNK_BYTES, LineFormatter, LogChunks, chunk_name
+from fray_agents.runner.untrusted_files import NotReadable
 from fray_agents.tasks.handle import ResultFile, TaskFile, TaskHandle
 from fray_coordinator.concurrency import map_concurrently
 from fray_coordinator.core import Core
@@ -53,7 +55,7 @@ async def upload_logs(
     last = 0
     window = _LogWindow(job.spec.log_limit)
     async for number, path in chunks:
-        data = path.read_bytes()  # at most a chunk: quicker than a thread
+        data = _chunk_data(path)
         key = WorkKeys.log(job.id, job.attempt, replica, number)
         try:
             await _create(core, key, data, keep_trying)
@@ -64,9 +66,19 @@ async def upload_logs(
         except StoreError as error:
             log.warning("the log of %s after chunk %d is lost: %s", job.id, last, error)
             break
-        path.unlink()
+        with suppress(FileNotFoundError):
+            path.unlink()
         last = number
     return last
+
+
+def _chunk_data(path: TaskFile) -> bytes:
+    """A sealed chunk; one that the task has removed or replaced is lost, and a line in its place says so."""
+    try:
+        return path.read_bytes()  # at most a chunk: quicker than a thread
+    except (FileNotFoundError, NotReadable) as error:
+        lost = f"fray: a part of the output is lost here, because the task changed its log: {error.strerror or error}\n"
+        return b"".join(LineFormatter("stderr").format(lost.encode()))
 
 
 class _LogWindow:
@@ -150,6 +162,7 @@ async def file_chunks(text: Path) -> AsyncIterator[tuple[int, TaskFile]]:
     chunks = LogChunks(str(folder), sys.maxsize, lambda number: None)
     await asyncio.to_thread(chunks.append_file, str(text))
     chunks.seal()
+    chunks.close()
     for number in range(1, chunks.count + 1):
         yield number, TaskFile(folder / chunk_name(number), 2 * CHUNK_BYTES)
 
