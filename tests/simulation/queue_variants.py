@@ -166,7 +166,7 @@ def what_was_finished_is_not_written_down() -> list[Swap]:
 @where(late_writes())
 def finished_leases_go_at_once() -> list[Swap]:
     """Finished leases are deleted at once, not after half the quarantine."""
-    return [(collector, "is_collectable", lambda *given: True), (collector, "GATHER_SHARE", 0.0)]
+    return [(collector, "is_collectable", lambda *given: True), (collector, "GATHERED", 1)]
 
 
 @where(late_writes())

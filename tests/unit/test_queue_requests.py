@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 
 from fray_coordinator.protocol import queue_scan as look
+from fray_coordinator.queue.handout import Handout
 from tests.support.queue_processes import NAMES, queue_process
 from tests.support.virtual import Cluster, StoreConnection
 
@@ -75,6 +76,34 @@ async def test_an_item_by_itself_costs_its_consumers_fewer_than_five_requests(
     assert each["put"] < 2.5, "a claim and an acknowledgement, and claims that somebody else won"
     assert each.get("lease", 0) < 0.5, "of the claims that somebody else won"
     assert sum(each.values()) - each["delete"] < 5, "with the looks of those who find nothing"
+
+
+@pytest.mark.parametrize("consuming", [1, pytest.param(8, marks=pytest.mark.slow)])
+async def test_a_slow_item_costs_little_more_than_its_claim_and_its_acknowledgement(
+    cluster: Cluster, consuming: int
+) -> None:
+    """Once the names of finished segments were written for each item or two: 2.7 writes for an item of ten seconds."""
+    producer = await queue_process(cluster)
+    items = 64 if consuming == 1 else 256
+    await producer.push(*map(str, range(items)), batch=1)
+    done = 0
+
+    async def consume() -> None:
+        nonlocal done
+        worker = await queue_process(cluster)
+        handout = Handout(worker.queue, worker.consumer, worker.isolation)
+        while done < items:
+            for delivery in await handout.refill(1, 60.0, 5.0):
+                await cluster.clock.sleep(10.0)
+                assert handout.done(delivery.id)
+                done += 1
+
+    working = [asyncio.create_task(consume()) for _ in range(consuming)]
+    await asyncio.gather(*working)
+    asked = Counter(verb for connection in cluster.connections[1:] for verb, _ in connection.asked)
+    assert asked["put"] / items <= 1.3 * 2, f"{asked}"
+    await cluster.clock.sleep(600.0)
+    assert not cluster.keys(NAMES.segments), "and everything is collected"
 
 
 async def test_busy_consumers_find_the_items_of_a_dead_holder(cluster: Cluster) -> None:

@@ -71,7 +71,7 @@ def _spent() -> File:
 
 def _times() -> File:
     cases = {}
-    for age in (29.0, 31.0, 33.0, 61.0, 63.0, 3601.0):
+    for age in (29.0, 31.0, 33.0, 121.0, 123.0, 3601.0):
         now = NOW + age
         cases[f"{age:g} s"] = (
             {"named": NOW, "now": now, "quarantine": 60.0},

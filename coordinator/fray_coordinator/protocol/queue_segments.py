@@ -45,8 +45,11 @@ def is_collectable(named: float, now: float, quarantine: float) -> bool:
 
 
 def is_collection_overdue(named: float, now: float, quarantine: float) -> bool:
-    """Whether the process that finished a segment of this name has had time to collect it."""
-    return now > named + quarantine + CLOCK_MARGIN
+    """Whether the process that finished a segment of this name has had time to collect it.
+
+    It waits for half a quarantine, and then for up to one quarantine for other segments to collect together with it.
+    """
+    return now > named + 2 * quarantine + CLOCK_MARGIN
 
 
 def all_creates_landed(time: float, now: float, quarantine: float) -> bool:

@@ -29,8 +29,9 @@ from fray_layouts.queue_records import QueueLease
 
 FINISHED_PER_OBJECT = 1000
 """Names of segments in one object of the finished log. With so many, its request costs next to nothing per segment."""
-GATHER_SHARE = 0.25
-"""The part of the quarantine for which a lease that may be deleted waits for others, so that they share one request."""
+GATHERED = 100
+"""Leases that may be deleted wait until there are so many, or for one quarantine, so that they share one request. Fewer
+than so many more rows cost a listing nothing."""
 SWEEP_INTERVAL = 600.0
 """Seconds between sweeps for large items without a segment. Only a producer that died leaves such items."""
 SWEEP_PAGE = 1000
@@ -59,7 +60,7 @@ class Collector:
         self._due: list[str] = []  # the segments whose leases may go now
         self._receipts: dict[str, set[str]] = {}  # by receipt, its segments that still have leases
         self._receipt_of: dict[str, str] = {}
-        self._noted_at = float("-inf")
+        self._due_since = 0.0
         self._orphans: dict[str, float] = {}
         self._swept_at = self._clock.boottime()
         self._swept = ""
@@ -80,13 +81,11 @@ class Collector:
         It is called once a second.
         """
         now = self._clock.boottime()
+        if not self._due:
+            self._due_since = now
         while self._waiting and self._applies(is_collectable, self._waiting[0][0]):
             self._due.append(heappop(self._waiting)[1])
-        if (
-            len(self._due) >= FINISHED_PER_OBJECT
-            or now >= self._noted_at + GATHER_SHARE * self._queue.settings.quarantine
-        ):
-            self._noted_at = now
+        if len(self._due) >= GATHERED or now >= self._due_since + self._queue.settings.quarantine:
             while batch := self._due[:FINISHED_PER_OBJECT]:
                 await self._queue.finished.note(batch)
                 try:

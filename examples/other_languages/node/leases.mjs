@@ -29,7 +29,7 @@ export function isFree({ owner = "", timeout = TIMEOUT }, unchangedFor, updated,
 
 /** When whoever finished a segment may remove its lease, by the time in its name; and when anybody may. */
 export const collectableAt = (named, quarantine) => named + quarantine / 2 + MARGIN;
-export const collectableByAllAt = (named, quarantine) => named + quarantine + MARGIN;
+export const collectableByAllAt = (named, quarantine) => named + 2 * quarantine + MARGIN;
 
 /** When an object under `finished/` may go, by the time in its name. */
 export const forgettableAt = (named, quarantine) => named + 60 * quarantine;
