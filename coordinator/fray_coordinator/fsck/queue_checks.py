@@ -162,9 +162,13 @@ def _lives(seen: Snapshot, owner: QueueOwner) -> bool:
 
 
 def _is_old(seen: Snapshot, queue: QueueKeys, segment: str, seconds: float) -> bool:
-    """Whether the segment's collection has been overdue for more than `seconds`."""
+    """Whether the segment's collection has been overdue for more than `seconds`, and for three quarantines.
+
+    Other consumers collect it once they have seen it for a quarantine, and wait for another one for other segments to
+    collect together with it; one of them may end meanwhile.
+    """
     quarantine = seen.stored[queue.settings].record.quarantine
-    return is_collection_overdue(SegmentName.time_of(segment), seen.now - seconds, quarantine)
+    return is_collection_overdue(SegmentName.time_of(segment), seen.now - seconds - 3 * quarantine, quarantine)
 
 
 def _of_a_lost_segment(lease: QueueLease, items: int) -> str:
