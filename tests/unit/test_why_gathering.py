@@ -141,10 +141,10 @@ def busy(**fields: Any) -> AgentRecord:
         ([voted("d", 3)], "all of its 4 agents keep room for it; it should start soon"),
         ([], "3 of 4 agents keep room for it; d does not yet: it was not heard of lately"),
         ([an_agent("d")], "3 of 4 agents keep room for it; d does not yet: it has not answered"),
-        ([busy()], "3 of 4 agents keep room for it; d does not yet: 1 job there must end first"),
+        ([busy()], "3 of 4 agents keep room for it; d does not yet: 1 job there must end first (x-1)"),
         (
             [busy(ends_by=NOW + 40)],
-            "3 of 4 agents keep room for it; d does not yet: 1 job there must end first, in 40 s at the latest",
+            "3 of 4 agents keep room for it; d does not yet: 1 job there must end first, in 40 s at the latest (x-1)",
         ),
         (
             [an_agent("d", holdings={"g-1": replace(READY, phase="refused")})],

@@ -140,6 +140,7 @@ class Heartbeat:
             member.leaving,
             requests,
             member.asks.due(member.core.now(), member.core.settings.repair_interval, member.core.rng),
+            member.leases.kept(),
         )
         wanted = heartbeat.next_beat(stored.record, beat_input)
         sent = self._last_send = member.core.clock.boottime()

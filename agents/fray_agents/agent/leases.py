@@ -9,11 +9,11 @@ from msgspec.structs import replace
 from fray_agents.agent.held import HeldBundle, HeldLease, HeldPlacement, HeldTask
 from fray_agents.tasks.handle import TaskHandle
 from fray_coordinator.protocol.gpu_assignment import WHOLE, gpus_for, part_of_each
-from fray_coordinator.protocol.placements.families import goes_before
+from fray_coordinator.protocol.placements.families import families_first, goes_before
 from fray_coordinator.protocol.placements.private_pools import room_of_bundles
 from fray_coordinator.protocol.scheduling import HostKind, remaining_after, shortage
 from fray_layouts.index_keys import PendingKey, Shape
-from fray_layouts.records import Holding, JobRecord, ParentLink, Resources
+from fray_layouts.records import Holding, JobRecord, KeptRoom, ParentLink, Resources
 from fray_layouts.states import ExitKind
 
 
@@ -178,6 +178,10 @@ class Leases:
             device_count=max(left.device_count, 0),
         )
 
+    def kept(self) -> dict[str, KeptRoom]:
+        """By owner, the room of the host that is kept for it and that it does not have yet."""
+        return {held.owner.id: _kept_for(held) for held in self.waiting_placements()}
+
     def gpus_left(self, room: HeldPlacement | None = None, without: Collection[HeldTask] = ()) -> list[int]:
         """Unused thousandths of each GPU of the host, or of a reservation's bundles; empty without GPUs."""
         count = self.capacity.device_count if self.capacity.device.startswith("gpu") else 0
@@ -234,6 +238,17 @@ class Leases:
 def _room_of(placement: HeldPlacement, device: str) -> Resources:
     """The resources that a reservation's bundles offer to jobs that run in them."""
     return room_of_bundles((bundle.shape for bundle in placement.bundles if bundle.taken), device)
+
+
+def _kept_for(held: HeldPlacement) -> KeptRoom:
+    shapes = [bundle.shape for bundle in held.bundles if not bundle.taken]
+    owner = held.owner
+    return KeptRoom(
+        room=room_of_bundles(shapes, shapes[0].device if shapes else ""),
+        priority=owner.priority,
+        submitted_at=owner.submitted_at,
+        first=sorted(families_first(owner.placement)),
+    )
 
 
 def _parent_of(held: HeldLease | HeldPlacement) -> ParentLink | None:

@@ -6,11 +6,12 @@ It looks at the records of the owner and of the live agents only, and makes no r
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from fray_coordinator.jobs.closest_agents import no_agent_in, none_could_run, of_several
 from fray_coordinator.protocol.placements.assignment import assign
+from fray_coordinator.protocol.placements.families import families_first, jobs_of_families
 from fray_coordinator.protocol.placements.hosts import HostView, host_view, lacks
 from fray_coordinator.protocol.placements.owners import GANG, Owner, Part
 from fray_coordinator.protocol.placements.packing import newest_workers
@@ -28,6 +29,8 @@ def why_gathering(owner: Owner, live: Sequence[AgentRecord], now: float) -> str:
 
 def _why_unready(owner: Owner, live: Sequence[AgentRecord], now: float) -> str:
     agents = {agent.id: agent for agent in live}
+    if first := families_first(owner.placement):
+        return _why_families_first(owner, first, agents)
     count = len(owner.placement.members)
     missing = missing_votes(owner, agents)
     if not missing:
@@ -35,6 +38,18 @@ def _why_unready(owner: Owner, live: Sequence[AgentRecord], now: float) -> str:
     others = f", nor do {len(missing) - 1} more" if len(missing) > 1 else ""
     why = _why_silent(owner, agents.get(missing[0]), now)
     return f"{count - len(missing)} of {count} agents keep room for it; {missing[0]} does not yet{others}: {why}"
+
+
+def _why_families_first(owner: Owner, first: Collection[str], agents: Mapping[str, AgentRecord]) -> str:
+    """What goes before the owner, by the heartbeats of the members on which it runs."""
+    members = [agents[m.agent] for m in owner.placement.members if m.agent in agents]
+    there = {family: found for family, found in jobs_of_families(members).items() if family in first}
+    if not there:
+        return "jobs for which its hosts may be waiting go first for some minutes"
+    job, agent = next(iter(there.values()))
+    root = agents[agent].holdings[job].family
+    family = f"{root} and all that was launched below it go" if root else "what it launched goes"
+    return f"{job} must end first on {agent} and may wait for jobs that need this room, so {family} first"
 
 
 def _why_silent(owner: Owner, agent: AgentRecord | None, now: float) -> str:
@@ -48,7 +63,8 @@ def _why_silent(owner: Owner, agent: AgentRecord | None, now: float) -> str:
         return agent.problem or "it has not answered"
     ends = [holding.ends_by for holding in busy if holding.ends_by is not None]
     until = f", in {max(*ends, now) - now:.0f} s at the latest" if len(ends) == len(busy) else ""
-    return f"{counted(len(busy), 'job')} there must end first{until}"
+    names = first_names(sorted(job for job, holding in agent.holdings.items() if holding in busy), 2)
+    return f"{counted(len(busy), 'job')} there must end first{until} ({names})"
 
 
 def _why_unplaced(owner: Owner, live: Sequence[AgentRecord]) -> str:

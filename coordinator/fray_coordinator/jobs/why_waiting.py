@@ -11,17 +11,20 @@ from fray_coordinator.jobs.why_gathering import why_gathering
 from fray_coordinator.jobs.why_in_reservation import why_in_reservation
 from fray_coordinator.jobs.why_machines import with_machines
 from fray_coordinator.protocol.claiming import avoided_until
+from fray_coordinator.protocol.placements.families import goes_before_kept
+from fray_coordinator.protocol.placements.hosts import Room, room_of
 from fray_coordinator.protocol.placements.owners import owner_of_job
 from fray_coordinator.protocol.pythons import python_shortage
-from fray_coordinator.protocol.scheduling import elsewhere, kind_of_host, shape_of, shortage
+from fray_coordinator.protocol.scheduling import elsewhere, entry_of, kind_of_host, resources_of, shape_of, shortage
 from fray_coordinator.protocol.stopping import holders_of
-from fray_coordinator.protocol.transitions import is_waiting
+from fray_coordinator.protocol.transitions import Status, is_waiting
 from fray_layouts.escaping import one_line
 from fray_layouts.index_keys import Shape
 from fray_layouts.object_keys import ReservationKeys
 from fray_layouts.records import AgentRecord, JobRecord, ReservationRecord
 from fray_layouts.spec import JobSpec, is_gang
-from fray_layouts.wording import counted
+from fray_layouts.states import HoldingPhase
+from fray_layouts.wording import counted, first_names
 
 JobKind = tuple[str, Shape, str, str, str]
 """What decides where a job can run: its pool, its shape, the versions of Python that it needs, and its place."""
@@ -60,7 +63,8 @@ def reasons_by_job(
     machines: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, str]:
     """`why_waiting` of many jobs, by their ids. Each kind of job is examined once, and each gang by itself."""
-    kinds: dict[tuple[JobKind, frozenset[str]], str] = {}
+    kinds: dict[tuple[JobKind, frozenset[str], frozenset[tuple[str, str]]], str] = {}
+    keeping = [agent for agent in live if agent.kept]
     reasons: dict[str, str] = {}
     for job in jobs:
         if reservation := ReservationKeys.of_pool(job.spec.pool):
@@ -72,9 +76,10 @@ def reasons_by_job(
             reasons[job.id] = _too_early(job, now) or with_machines(gathering, job.spec.pool, live, machines)
             continue
         avoided = frozenset(host for host in job.avoid_hosts if now < avoided_until(job, host))
-        kind = kind_of_job(job.spec), avoided
+        kept_from = _kept_from(job, keeping)
+        kind = kind_of_job(job.spec), avoided, kept_from
         if kind not in kinds:
-            why = _why_kind_waits(job.spec, live, avoided)
+            why = _why_kind_waits(job.spec, live, avoided, kept_from)
             kinds[kind] = one_line(with_machines(why, job.spec.pool, live, machines))
         reasons[job.id] = _too_early(job, now) or kinds[kind] + (f"; {_last_end(job)}" if avoided else "")
     return reasons
@@ -107,8 +112,27 @@ def _last_end(job: JobRecord) -> str:
     return ended if exit is None else one_line(f"{ended}: {exit.kind}: {exit.message}")
 
 
-def _why_kind_waits(spec: JobSpec, live: Sequence[AgentRecord], avoided: frozenset[str]) -> str:
-    """avoided: hosts that leave the job to others, as they could not start it lately."""
+def _kept_from(job: JobRecord, keeping: Iterable[AgentRecord]) -> frozenset[tuple[str, str]]:
+    """The agents of its pool that keep room for owners which come before the job, each with the owner."""
+    entry = entry_of(job) if job.status == Status.PENDING else None
+    return frozenset(
+        (agent.id, owner)
+        for agent in keeping
+        if agent.pool == job.spec.pool and entry is not None
+        for owner, kept in agent.kept.items()
+        if not goes_before_kept(entry, owner, kept)
+    )
+
+
+def _why_kind_waits(
+    spec: JobSpec, live: Sequence[AgentRecord], avoided: frozenset[str], kept_from: frozenset[tuple[str, str]]
+) -> str:
+    """Why jobs of a kind wait.
+
+    Args:
+        avoided: hosts that leave the job to others, as they could not start it lately.
+        kept_from: agents, each with an owner of a placement for which it keeps room that the job may not use.
+    """
     shape = shape_of(spec)
     agents = [agent for agent in live if agent.pool == spec.pool]
     if not agents:
@@ -123,14 +147,26 @@ def _why_kind_waits(spec: JobSpec, live: Sequence[AgentRecord], avoided: frozens
     if all(agent.unfit for agent in staying):
         one = staying[0]
         return f"each agent that could run it is unfit: {one.id}{of_several(staying, 'is one')} ({one.problem})"
-    now_lacks = {agent.id: _lacks_now(shape, agent, avoided) for agent in staying}
+    now_lacks = {
+        agent.id: _lacks_now(shape, agent, avoided, [owner for keeper, owner in kept_from if keeper == agent.id])
+        for agent in staying
+    }
     closest = closest_of(staying, now_lacks, lambda agent: agent.free)
     if not now_lacks[closest.id]:
         return f"{closest.id} has room and should claim it soon"
-    held = len(closest.holdings)
-    jobs = [f"{counted(held, 'job')} there"] if held else []
-    lacks = "; ".join([*jobs, *now_lacks[closest.id]])
+    votes = [owner for owner, holding in closest.holdings.items() if holding.phase == HoldingPhase.RESERVED]
+    held = len(closest.holdings) - len(votes)
+    there = [f"{counted(held, 'job')} there"] if held else []
+    there += [f"room is reserved for {first_names(sorted(votes), 2)}"] if votes else []
+    lacks = "; ".join([*there, *now_lacks[closest.id]])
     return f"no agent can take it now: {closest.id}{of_several(staying, 'comes closest')} ({lacks})"
+
+
+def _kept_for(agent: AgentRecord, owners: Iterable[str]) -> Room:
+    room = Room()
+    for owner in owners:
+        room = room.plus(room_of(agent.kept[owner].room))
+    return room
 
 
 def _never(spec: JobSpec, shape: Shape, agent: AgentRecord) -> list[str]:
@@ -140,9 +176,15 @@ def _never(spec: JobSpec, shape: Shape, agent: AgentRecord) -> list[str]:
     return [*lacks, *filter(None, [python_shortage(spec, agent.software)])]
 
 
-def _lacks_now(shape: Shape, agent: AgentRecord, avoided: frozenset[str]) -> list[str]:
-    """What an agent that could run the job lacks at present, by its record and by that of the job."""
+def _lacks_now(shape: Shape, agent: AgentRecord, avoided: frozenset[str], owners: Sequence[str]) -> list[str]:
+    """What an agent that could run the job lacks at present, by its record and by that of the job.
+
+    owners: those for which it keeps room that the job may not use.
+    """
     lacks = [*shortage(shape, agent.free, kind_of_host(agent)), *filter(None, [agent.problem])]
+    left = room_of(agent.free).less(_kept_for(agent, owners))
+    if not lacks and owners and not left.holds(room_of(resources_of(shape))):
+        lacks.append(f"its free room is kept for {first_names(sorted(owners), 2)}")
     if agent.host in avoided:
         lacks.append("its host could not start the job and waits a minute for another host to take it")
     return lacks

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from fray_layouts.records import AgentRecord, Ask, ClusterSettings, Holding, Resources
+from fray_layouts.records import AgentRecord, Ask, ClusterSettings, Holding, KeptRoom, Resources
 from fray_layouts.states import AgentState
 
 TRUST_INTERVALS = 3
@@ -59,6 +59,7 @@ class HeartbeatInput:
         leaving: it takes no more work, and ends.
         requests: how many requests it has sent to the store, by kind.
         asks: jobs that it keeps out for owners of placements.
+        kept: the free room that it keeps for these.
     """
 
     holdings: Mapping[str, Holding]
@@ -69,6 +70,7 @@ class HeartbeatInput:
     leaving: bool = False
     requests: Mapping[str, int] = field(default_factory=dict)
     asks: Sequence[Ask] = ()
+    kept: Mapping[str, KeptRoom] = field(default_factory=dict)
 
 
 def next_beat(record: AgentRecord, own: HeartbeatInput) -> AgentRecord:
@@ -83,6 +85,7 @@ def next_beat(record: AgentRecord, own: HeartbeatInput) -> AgentRecord:
         unfit=own.unfit,
         requests=dict(own.requests),
         asks=list(own.asks),
+        kept=dict(own.kept),
         mail=False,
         drain=record.drain or own.leaving,
         state=AgentState.LEFT if own.leaving and not own.holdings else record.state,

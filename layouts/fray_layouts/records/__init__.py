@@ -21,6 +21,7 @@ from fray_layouts.records.agent import (
     Ask as Ask,
     HintEndpoint as HintEndpoint,
     Holding as Holding,
+    KeptRoom as KeptRoom,
     Resources as Resources,
     Software as Software,
 )

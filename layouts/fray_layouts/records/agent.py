@@ -6,7 +6,20 @@ from typing import Annotated
 
 import msgspec
 
-from fray_layouts.bounds import Amount, AttemptNumber, Count, Id, Interval, Key, MaybeId, MaybeName, Name, Time
+from fray_layouts.bounds import (
+    Amount,
+    AttemptNumber,
+    Count,
+    FamilyDigits,
+    Id,
+    Interval,
+    Key,
+    MaybeId,
+    MaybeName,
+    Name,
+    Priority,
+    Time,
+)
 from fray_layouts.errors import InvalidInput
 from fray_layouts.records.base import Record
 from fray_layouts.records.job import ResourceUsage
@@ -85,6 +98,21 @@ class Resources(msgspec.Struct, kw_only=True, omit_defaults=True):
     device_shares: list[Amount] = []
 
 
+class KeptRoom(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Room that an agent keeps for an owner of a placement and that the owner does not have yet.
+
+    Attributes:
+        room: how much.
+        priority, submitted_at: the owner's, for its place in the order.
+        first: the digits of the families that go before it.
+    """
+
+    room: Resources
+    priority: Priority = 0
+    submitted_at: Time = 0.0
+    first: list[FamilyDigits] = []
+
+
 class Software(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The software of a host that jobs may require.
 
@@ -138,6 +166,7 @@ class AgentRecord(Record, kw_only=True):
         driver: the agent is a program outside of jobs. It runs no jobs, and holds only the job that stands for it.
         asks: jobs that it kept out, for owners' sake only, for a `repair_interval`; the pass lets some of them go
             first.
+        kept: by owner, the free room that it keeps for owners which wait for more. For people, who ask why a job waits.
     """
 
     id: str
@@ -171,6 +200,7 @@ class AgentRecord(Record, kw_only=True):
     machine: MaybeId = ""
     driver: bool = False
     asks: Annotated[list[Ask], msgspec.Meta(max_length=MAX_ASKS)] = msgspec.field(default_factory=list)
+    kept: dict[str, KeptRoom] = msgspec.field(default_factory=dict)
 
     def check(self) -> None:
         """Raise InvalidInput if there is no such place in its slice, or it lists a bundle twice."""

@@ -32,7 +32,16 @@ from msgspec.structs import replace
 
 from fray_coordinator.protocol.placements.owners import Owner
 from fray_layouts.index_keys import PendingKey, family_digits
-from fray_layouts.records import MAX_FAMILIES_FIRST, AgentRecord, Ask, ClusterSettings, FamilyFirst, Holding, Placement
+from fray_layouts.records import (
+    MAX_FAMILIES_FIRST,
+    AgentRecord,
+    Ask,
+    ClusterSettings,
+    FamilyFirst,
+    Holding,
+    KeptRoom,
+    Placement,
+)
 
 TURN_REPAIRS = 2
 """Repair intervals that a family's turn lasts at least: within one of them every agent has listed the index, and the
@@ -95,10 +104,16 @@ def families_first(placement: Placement) -> frozenset[str]:
 
 def goes_before(entry: PendingKey, owner: Owner) -> bool:
     """Whether a job may use the room that is kept for an owner, until the owner's vote for that room is sent."""
-    if entry.order < owner.order:
-        return True
-    first = families_first(owner.placement)
-    return bool(first) and entry.family in first
+    return _is_first(entry, owner.order, families_first(owner.placement))
+
+
+def goes_before_kept(entry: PendingKey, owner: str, kept: KeptRoom) -> bool:
+    """`goes_before`, by the heartbeat of the agent that keeps room for the owner."""
+    return _is_first(entry, (-kept.priority, kept.submitted_at, owner), kept.first)
+
+
+def _is_first(entry: PendingKey, order: tuple[int, float, str], first: Collection[str]) -> bool:
+    return entry.order < order or (bool(first) and entry.family in first)
 
 
 def is_let_in_at_once(entry: PendingKey, owner: Owner) -> bool:
