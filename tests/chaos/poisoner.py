@@ -19,10 +19,11 @@ from fray_coordinator.core import Core
 from fray_coordinator.errors import StoreRefused, StoreUnavailable
 from fray_coordinator.store.interface import ANY
 from fray_layouts.errors import InvalidInput
+from fray_layouts.index_keys import PlacementKey
 from fray_layouts.object_keys import JobKeys
 from fray_layouts.records import JobRecord
 from tests.simulation.strangers import is_misfit
-from tests.support.malformed_objects import odd_object
+from tests.support.malformed_objects import Odd, odd_object, waiting_owner
 
 SPARSE = 200 * 10**9
 """Bytes that a sparse file seems to have."""
@@ -56,8 +57,10 @@ class Poisoner:
             await asyncio.sleep(pause * self.rng.uniform(0.5, 1.5))
             if self.folder is not None and self.rng.random() < 0.4:
                 await asyncio.to_thread(self.rng.choice([self._leave_file, self._change_metadata]), self.folder)
+            elif self.rng.random() < 0.2:
+                await self._leave(waiting_owner(self.rng), "contradictory owner")
             else:
-                await self._leave_object()
+                await self._leave([odd_object(self.rng)], "odd object")
 
     def is_ours(self, job: JobRecord) -> bool:
         """Whether the job is not made from an object of the poisoner."""
@@ -93,16 +96,18 @@ class Poisoner:
                     break
                 folder.rmdir()
 
-    async def _leave_object(self) -> None:
-        odd = odd_object(self.rng)
-        try:
-            if await self.core.store.get(odd.key) is not None:
-                return
-            await self.core.store.put(odd.key, odd.data, ANY)
-        except (InvalidInput, StoreRefused, StoreUnavailable):
-            return  # the storage does not accept the name, or does not answer now
-        self.left[odd.key] = odd.data
-        self.struck["odd object"] += 1
+    async def _leave(self, objects: list[Odd], kind: str) -> None:
+        for odd in objects:
+            try:
+                rings = odd.key == PlacementKey.bell
+                if not rings and await self.core.store.get(odd.key) is not None:
+                    return
+                await self.core.store.put(odd.key, odd.data, ANY)
+            except (InvalidInput, StoreRefused, StoreUnavailable):
+                return  # the storage does not accept the name, or does not answer now
+            if not rings:
+                self.left[odd.key] = odd.data
+        self.struck[kind] += 1
 
     def _leave_file(self, root: Path) -> None:
         """Leave a file that is not regular, with the name of an object."""

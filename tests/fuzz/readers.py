@@ -48,7 +48,18 @@ from fray_coordinator.store.s3_answers import parse_error, parse_page
 from fray_coordinator.store.store import Store
 from fray_layouts import pool_records, records
 from fray_layouts.errors import InvalidInput, Malformed
-from fray_layouts.object_keys import AgentKeys, CoordinatorKeys, EndpointKey, JobKeys, NameKeys, PoolKeys, SecretKeys
+from fray_layouts.machine_keys import MachineKeys
+from fray_layouts.object_keys import (
+    CLUSTER_KEY,
+    AgentKeys,
+    CoordinatorKeys,
+    EndpointKey,
+    JobKeys,
+    NameKeys,
+    PoolKeys,
+    ReservationKeys,
+    SecretKeys,
+)
 from fray_layouts.queue_keys import QueueKeys, TaskKeys
 from fray_layouts.queue_records import (
     QueueLease,
@@ -125,6 +136,27 @@ AGENT: dict[str, Any] = {
     "holdings": {"train-1": {"attempt": 2, "phase": "running", "usage": {"memory": 5}}},
     "started_at": 1.8e9,
     "requests": {"writes": 5},
+}
+MEMBERS = [
+    {"agent": "host-1", "bundles": [0], "slice": {"id": "s", "type": "v5litepod-16", "index": 1, "hosts": 2}},
+    {"agent": "host-2", "bundles": [1], "ports": {"master": 20000}},
+]
+GANG: dict[str, Any] = {
+    "id": "train-1",
+    "status": "gathering",
+    "spec": {**JOB["spec"], "replicas": 2, "slices": 1, "ports": ["master"]},
+    "placement": {"round": 3, "members": MEMBERS, "refused": ["host-3"]},
+    "ancestors": ["top-1", "parent-1"],
+}
+RESERVATION: dict[str, Any] = {
+    "id": "r-1",
+    "kind": "group",
+    "namespace": "lab",
+    "same": "zone",
+    "parts": [{"gang": {"count": 2, "slices": 1, "same": "zone"}, "job": "train-1"}, {"gang": {}, "job": "b-1"}],
+    "low": 3,
+    "state": "held",
+    "placement": {"round": 3, "members": MEMBERS},
 }
 PASS: dict[str, Any] = {
     "holder": "host-1",
@@ -267,6 +299,40 @@ READERS = [
         records.AgentPoolRecord,
         {"environments": [{"extras": ["tpu"], "pip_packages": ["einops"], "workspace": {"blob": "blobs/2026-01/0"}}]},
     ),
+    _record("reservation", ReservationKeys.key("r-1"), records.ReservationRecord, RESERVATION),
+    _record("plan", PoolKeys.plan("default"), records.PoolPlan, {"owners": {"host-1": ["jobs/train-1.json"]}}),
+    _record(
+        "machine",
+        MachineKeys.key("default", "m-1"),
+        records.MachineRecord,
+        {"pool": "default", "name": "m-1", "state": "up", "hosts": 2, "batch": "m-1", "batch_size": 3},
+    ),
+    _record(
+        "pool's machines",
+        PoolKeys.record("default"),
+        records.AgentPoolRecord,
+        {"provisioning": {"provider": "tpu", "machine_type": "v5litepod-16", "zones": ["a-b1-c"], "min": 1, "max": 2}},
+    ),
+    _record(
+        "scaler",
+        CoordinatorKeys.scaler,
+        records.ScalerRecord,
+        {"holder": "host-1", "pools": {"default": {"machines": 1, "zones": {"z": {"kind": "quota", "until": 1.8e9}}}}},
+    ),
+    _record(
+        "exit of a replica",
+        WorkKeys.exit("train-1", 2, 0),
+        records.ReplicaExit,
+        {
+            "agent": "host-1",
+            "host": "host",
+            "exit": {"kind": "success"},
+            "ended_at": 1.8e9,
+            "outputs": {"key": "k", "parts": 1, "size": 3, "files": 1},
+        },
+    ),
+    _record("settings", CLUSTER_KEY, records.ClusterSettings, {"cluster_id": "c", "pass_interval": 7.5}),
+    _record("gang", JobKeys.key("train-1"), records.JobRecord, GANG),
     _record("pass", CoordinatorKeys.reconciler, records.ReconcilerRecord, PASS),
     _record("endpoint", EndpointKey("lab", "actor", "actor-1").key(), records.EndpointRecord, ENDPOINT),
     _record("name", NameKeys.key("lab", "actor", "actor"), records.NameRecord, {"job": "train-1", "attempt": 2}),

@@ -15,8 +15,10 @@ import msgspec
 
 from fray_coordinator.store.interface import ANY, AttemptFailed, Object
 from fray_coordinator.store.key_rules import check_key
-from fray_layouts.errors import InvalidInput
+from fray_layouts import codec
+from fray_layouts.errors import InvalidInput, Malformed
 from fray_layouts.inbox_keys import InboxKeys
+from fray_layouts.machine_keys import MachineKeys
 from fray_layouts.object_keys import (
     AgentKeys,
     CoordinatorKeys,
@@ -32,10 +34,12 @@ from fray_layouts.records import (
     Doorbell,
     EndpointRecord,
     JobRecord,
+    MachineRecord,
     NameRecord,
     PoolPlan,
     ReconcilerRecord,
     Record,
+    ReplicaExit,
     ReservationRecord,
 )
 from fray_layouts.work_keys import WorkKeys
@@ -59,7 +63,10 @@ _KINDS: list[tuple[str, Callable[[str], object | None], type[Record] | None]] = 
     (CoordinatorKeys.reconciler, lambda key: key, ReconcilerRecord),
     (ReservationKeys.area, ReservationKeys.parse, ReservationRecord),
     (PoolKeys.area, PoolKeys.parse_plan, PoolPlan),
-    (WorkKeys.prefix("")[:-1], WorkKeys.parse, None),
+    (MachineKeys.area, MachineKeys.parse, MachineRecord),
+    (MachineKeys.area, lambda key: MachineKeys.is_boot_log(key) or None, None),
+    (WorkKeys.prefix("")[:-1], WorkKeys.parse_exit, ReplicaExit),
+    (WorkKeys.prefix("")[:-1], lambda key: WorkKeys.parse(key) if WorkKeys.parse_exit(key) is None else None, None),
 ]
 """Kinds of objects that fsck must name if they are not what their name says."""
 
@@ -299,8 +306,8 @@ def is_misfit(key: str, data: bytes) -> bool:
 
 def _holds(key: str, data: bytes, kind: type[Record]) -> bool:
     try:
-        record = msgspec.json.decode(data, type=kind)
-    except (ValueError, RecursionError):
+        record = codec.decode(data, kind).record
+    except Malformed:
         return False
     match record:
         case JobRecord():
@@ -311,4 +318,6 @@ def _holds(key: str, data: bytes, kind: type[Record]) -> bool:
             return ReservationKeys.key(record.id) == key
         case EndpointRecord():
             return EndpointKey(record.namespace, record.name, record.actor_id).key() == key
+        case MachineRecord():
+            return MachineKeys.key(record.pool, record.name) == key
     return True

@@ -1,8 +1,9 @@
 """A grammar of malformed objects, as people, foreign programs and interrupted copies leave them under a root.
 
-It has every kind of record with every field replaced by every kind of wrong value; bodies that were cut off, are no
-text, or hold something else; records under another record's name; folder markers and foreign files. All choices come
-from the given generator, so one seed gives one object.
+It has every kind of record with every field replaced by every kind of wrong value, and with two fields that each have a
+right value and contradict one another; bodies that were cut off, are no text, or hold something else; records under
+another record's name; folder markers and foreign files. All choices come from the given generator, so one seed gives
+one object.
 """
 
 from __future__ import annotations
@@ -20,21 +21,43 @@ import msgspec
 
 from fray_layouts import object_keys
 from fray_layouts.inbox_keys import InboxKeys
-from fray_layouts.index_keys import ChildKey
-from fray_layouts.object_keys import AgentKeys, CoordinatorKeys, EndpointKey, JobKeys, NameKeys, PoolKeys, SecretKeys
+from fray_layouts.index_keys import ChildKey, PlacementKey
+from fray_layouts.machine_keys import MachineKeys
+from fray_layouts.object_keys import (
+    AgentKeys,
+    CoordinatorKeys,
+    EndpointKey,
+    JobKeys,
+    NameKeys,
+    PoolKeys,
+    ReservationKeys,
+    SecretKeys,
+)
+from fray_layouts.pool_records import PoolRecord
+from fray_layouts.queue_keys import QueueKeys, TaskKeys
+from fray_layouts.queue_records import FinishedSegments, QueueLease, QueueRecord, Receipt, SegmentHeader
 from fray_layouts.records import (
     AgentPoolRecord,
     AgentRecord,
     ChildEntry,
+    ClusterSettings,
     Doorbell,
     EndpointRecord,
     JobRecord,
+    MachineRecord,
     NameRecord,
+    OutputManifest,
     PendingEntry,
+    PlacementEntry,
+    PoolPlan,
     ReconcilerRecord,
+    ReplicaExit,
+    ReservationRecord,
     RpcSecrets,
+    ScalerRecord,
 )
 from fray_layouts.spec import JobSpec
+from fray_layouts.work_keys import WorkKeys
 
 LONG = 20_000
 """Characters of a long text; limited because a machine runs very many of these tests."""
@@ -64,6 +87,10 @@ FOLDERS = (
     "inbox/aside/",
     "queues/",
     "tasks/",
+    "reservations/",
+    "placements/default/",
+    "machines/default/",
+    "aside/",
 )
 
 FOREIGN = (
@@ -203,14 +230,67 @@ def _replaced(value: Any, path: tuple[Any, ...], new: Any, drop: bool = False) -
     return copy
 
 
+# --- contradictions
+
+_ENDS: Sequence[Any] = (0, 1, 2, 3, 7, 10**4, 10**6, 10**12, 2**53)
+"""Whole numbers within the bounds of most fields: few, more than a record has of anything, and huge."""
+_WORDS: Sequence[Any] = (
+    *("pending", "gathering", "running", "succeeded", "haunted", "live", "dead", "forming", "held", "ended"),
+    *("reservation", "group", "zone", "region", "rack", "wanted", "up", "gone", "claiming", "reserved", "success"),
+)
+
+
+def contradictory(draw: random.Random, record: Any) -> bytes:
+    """JSON of the record with some values, at any depth, replaced by others that their fields may have."""
+    paths = [path for path in _paths(record) if "resources" not in path]
+    for path in draw.sample(paths, min(len(paths), draw.randint(1, 3))):
+        old = _at(record, path)
+        if isinstance(old, bool):
+            new: Any = not old
+        elif isinstance(old, (int, float)):
+            new = draw.choice(_ENDS)
+        elif isinstance(old, str):
+            new = draw.choice([*_WORDS, *_strings(record)])
+        elif isinstance(old, list):
+            new = draw.choice([[], old * 2, old[:1] * 3])
+        else:
+            continue
+        if _holds(record, path):
+            record = _replaced(record, path, new)
+    return json.dumps(record).encode()
+
+
+def _at(value: Any, path: tuple[Any, ...]) -> Any:
+    for part in path:
+        value = value[part] if _has(value, part) else None
+    return value
+
+
+def _has(value: Any, part: Any) -> bool:
+    return part in value if isinstance(value, dict) else isinstance(value, list) and part < len(value)
+
+
+def _holds(value: Any, path: tuple[Any, ...]) -> bool:
+    """Whether the path still leads somewhere, after other values were replaced."""
+    for part in path:
+        if not _has(value, part):
+            return False
+        value = value[part]
+    return True
+
+
+def _strings(record: Any) -> list[str]:
+    """Every text in the record, such as its own id, so that one may stand where it does not belong."""
+    return sorted({text for path in _paths(record) if isinstance(text := _at(record, path), str)})
+
+
 # --- bodies
 
 
 def odd_body(draw: random.Random, good: bytes) -> bytes:
     """A wrong body in the place of `good`: `good` with a wrong value, a part of it, or something else."""
-    return draw.choices([_with_a_wrong_value, _cut_off, _no_text, _something_else, _huge], [8, 2, 1, 2, 0.3])[0](
-        draw, good
-    )
+    kinds = [_with_a_wrong_value, _with_a_contradiction, _cut_off, _no_text, _something_else, _huge]
+    return draw.choices(kinds, [8, 5, 2, 1, 2, 0.3])[0](draw, good)
 
 
 def _with_a_wrong_value(draw: random.Random, good: bytes) -> bytes:
@@ -219,6 +299,14 @@ def _with_a_wrong_value(draw: random.Random, good: bytes) -> bytes:
     except (ValueError, RecursionError):
         return fragments(draw)
     return spoiled(draw, record)
+
+
+def _with_a_contradiction(draw: random.Random, good: bytes) -> bytes:
+    try:
+        record = json.loads(good)
+    except (ValueError, RecursionError):
+        return fragments(draw)
+    return contradictory(draw, record)
 
 
 def _cut_off(draw: random.Random, good: bytes) -> bytes:
@@ -266,6 +354,12 @@ def _pending(draw: random.Random, stem: str) -> str:
     return f"pending/{pool}/{order}-{stem}~{attempt}~{shape}"
 
 
+def _placement(draw: random.Random, owner: str) -> PlacementKey:
+    """An entry before or after all others, of an owner that may be a malformed record of this grammar."""
+    priority, kind = draw.choice([-500, 0, 499]), draw.choice(["gang", "reservation"])
+    return PlacementKey(draw.choice(["default", "other"]), priority, draw.choice([0.0, 1.8e9]), owner, kind)
+
+
 Place = Callable[[random.Random, str], str]
 PLACES: Sequence[tuple[type[msgspec.Struct], Place]] = (
     (JobRecord, lambda draw, stem: JobKeys.key(stem)),
@@ -282,6 +376,20 @@ PLACES: Sequence[tuple[type[msgspec.Struct], Place]] = (
     ),
     (EndpointRecord, lambda draw, stem: EndpointKey(draw.choice(["ns", stem]), draw.choice(["a", stem]), stem).key()),
     (RpcSecrets, lambda draw, stem: f"{SecretKeys.area}{stem}.json"),
+    (ReservationRecord, lambda draw, stem: ReservationKeys.key(stem)),
+    (PlacementEntry, lambda draw, stem: _placement(draw, stem).key()),
+    (PoolPlan, lambda draw, stem: PoolKeys.plan(stem)),
+    (MachineRecord, lambda draw, stem: MachineKeys.key(draw.choice(["default", stem]), stem)),
+    (ScalerRecord, lambda draw, stem: f"{CoordinatorKeys.scaler}.{stem}"),
+    (ClusterSettings, lambda draw, stem: f"cluster.json.{stem}"),
+    (ReplicaExit, lambda draw, stem: WorkKeys.exit(stem, 1, draw.choice([0, 1, 10**9]))),
+    (OutputManifest, lambda draw, stem: WorkKeys.outputs(stem, 1, 0)),
+    (QueueRecord, lambda draw, stem: QueueKeys.of("ns", stem, 1).settings),
+    (QueueLease, lambda draw, stem: QueueKeys.of("ns", stem, 1).lease(stem)),
+    (SegmentHeader, lambda draw, stem: QueueKeys.of("ns", stem, 1).segment(stem)),
+    (Receipt, lambda draw, stem: f"{QueueKeys.of('ns', stem, 1).receipts}{stem}"),
+    (FinishedSegments, lambda draw, stem: f"{QueueKeys.of('ns', stem, 1).finished}{stem}"),
+    (PoolRecord, lambda draw, stem: TaskKeys.of("ns", stem, 1).pool),
     (JobSpec, lambda draw, stem: f"{InboxKeys.aside_prefix}{stem}{draw.choice(['', '~', '~1~x', '~~'])}"),
     (JobSpec, lambda draw, stem: f"{InboxKeys.rejected_prefix}{stem}.json"),
     (
@@ -312,6 +420,29 @@ def new_record(draw: random.Random) -> Odd:
     if "id" in record and draw.random() < 0.8:
         record["id"] = stem
     return Odd(place(draw, stem), odd_body(draw, json.dumps(record).encode()))
+
+
+def waiting_owner(draw: random.Random, pool: str = "default") -> list[Odd]:
+    """A gang or a reservation that contradicts itself, with the entry through which the scheduler finds it."""
+    stem, agent = f"odd-{draw.randrange(10**6)}", draw.choice(["x", f"a-{draw.randrange(9)}"])
+    placed = {"round": 1, "members": [{"agent": agent, "bundles": [draw.choice([0, 1, 7])]}]}
+    nothing = {"cpu": 0.0, "labels": {"odd": "nowhere"}}  # a record that is right after all runs on no host
+    gang = {"name": "odd", "entrypoint": {"command": ["x"]}, "namespace": "odd", "replicas": 2, "pool": pool}
+    gang |= {"resources": nothing, "slices": 0}
+    parts = [{"gang": {"resources": nothing, "count": 1, "slices": 0, "same": ""}, "job": ""}]
+    if is_gang := draw.random() < 0.5:
+        status = draw.choice(["gathering", "running", "haunted"])
+        record: dict[str, Any] = {"id": stem, "spec": gang, "status": status, "placement": placed}
+    else:
+        state = draw.choice(["forming", "held", "paused"])
+        record = {"id": stem, "kind": "reservation", "namespace": "odd", "pool": pool, "parts": parts, "low": 1}
+        record |= {"state": state, "same": "", "placement": placed, "expires_at": 4e9, "submitted_at": 0.0}
+    body = contradictory(draw, record)
+    if draw.random() < 0.8:  # otherwise it may be a record under another's name
+        body = json.dumps({**json.loads(body), "id": stem}).encode()
+    key = JobKeys.key(stem) if is_gang else ReservationKeys.key(stem)
+    entry = PlacementKey(pool, 0, 0.0, stem, "gang" if is_gang else "reservation").key()
+    return [Odd(entry, b"{}"), Odd(key, body), Odd(PlacementKey.bell, json.dumps({"op": stem}).encode())]
 
 
 def misnamed(draw: random.Random, lying: Sequence[tuple[str, bytes]]) -> Odd:

@@ -160,9 +160,9 @@ def test_links_in_the_folder_are_not_followed(tmp_path: Path) -> None:
     [
         ({MANIFEST: None}, "there is no object"),
         ({MANIFEST: b"{"}, "lists no outputs"),
-        ({MANIFEST: b'{"files":[{"path":"a","size":1}],"part_bytes":0}'}, "parts have 0 bytes"),
+        ({MANIFEST: b'{"files":[{"path":"a","size":1}],"part_bytes":0}'}, "part_bytes: 0 is not accepted"),
         ({MANIFEST: b'{"files":[{"path":"a","size":9007199254740992}]}'}, "too short"),
-        ({MANIFEST: b'{"files":[{"path":"a","size":1},{"path":"a/b","size":1}],"part_bytes":10}'}, "cannot be written"),
+        ({MANIFEST: b'{"files":[{"path":"a","size":1},{"path":"a/b","size":1}],"part_bytes":10}'}, "a is a file"),
         ({WorkKeys.output_part(MANIFEST, 2): None}, "there is no object"),
         ({WorkKeys.output_part(MANIFEST, 2): b"xxx"}, "part 2 is too short"),
     ],
