@@ -198,7 +198,7 @@ class Shrinking(SegmentSender):
         descriptor = os.memfd_create("shrinking")
         os.ftruncate(descriptor, SIZE)
         pieces = OwnedDescriptor(os.eventfd(0))
-        self._segments[0] = _SentSegment(mmap.mmap(descriptor, SIZE), pieces)
+        self._segments[0] = _SentSegment(mmap.mmap(descriptor, SIZE), pieces, 0.0)
         self._new += [os.dup(descriptor), os.dup(pieces.number)]
         self._descriptor = descriptor
         return 0

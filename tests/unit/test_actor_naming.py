@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from fray.rpc import server
 from fray_coordinator.actors import discovery, naming, rpc_secrets
 from fray_coordinator.core import Core
 from fray_coordinator.errors import NameTaken, StaleAttempt
@@ -54,6 +55,16 @@ async def test_a_name_that_somebody_has_is_refused_and_named(cluster: Cluster) -
     with pytest.raises(NameTaken, match=first.id):
         await naming.take_name(core, "ns", "actor", "a", second.id)
     await naming.take_name(core, "other", "actor", "a", second.id)
+
+
+async def test_a_server_publishes_an_incarnation_only_if_its_job_holds_the_name(cluster: Cluster) -> None:
+    core = await cluster.core()
+    holder, other = await actor(core), await actor(core)
+    await naming.take_name(core, "ns", "actor", "a", holder.id)
+    with pytest.raises(StaleAttempt):
+        await server._publish([endpoint(other.id)], core)
+    await server._publish([endpoint(holder.id), endpoint(other.id, incarnation=0, name="member")], core)
+    assert [found.job for found in await discovery.lookup(core, "ns", "a")] == [holder.id]
 
 
 async def test_the_name_of_a_job_that_ended_is_free_and_its_incarnation_grows(cluster: Cluster) -> None:

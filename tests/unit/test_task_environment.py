@@ -67,6 +67,13 @@ def of_replica(job: JobRecord, replica: int) -> dict[str, str]:
     return {name: env[name] for name in env if name.startswith(("FRAY_", "JAX_", "TPU_", "MEGASCALE_"))}
 
 
+def test_a_task_knows_its_memory_limit_if_it_has_one() -> None:
+    asked = {"name": "j", "entrypoint": {"command": ["true"]}, "resources": {"memory": "400MB"}}
+    job = JobRecord(id="j-1", spec=parse_spec(asked), status="running")
+    assert of_replica(job, 0)["FRAY_MEMORY_LIMIT"] == "400000000"
+    assert "FRAY_MEMORY_LIMIT" not in variables()
+
+
 def test_a_single_job_is_the_only_replica_of_its_own() -> None:
     job = JobRecord(id="j-1", spec=parse_spec({"name": "j", "entrypoint": {"command": ["true"]}}), status="running")
     env = of_replica(job, 0)

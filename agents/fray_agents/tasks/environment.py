@@ -105,6 +105,7 @@ def task_environment(
         "FRAY_AGENT_ID": agent,
         "FRAY_RESULT": str(directory / "result"),
         TASK_DIR_VAR: str(directory),
+        **({"FRAY_MEMORY_LIMIT": str(spec.resources.memory_limit)} if spec.resources.memory_limit else {}),
         "FRAY_BIND_HOST": network.bind,
         "FRAY_ADVERTISE_HOST": network.advertise,
         "FRAY_NETWORK": network.network,

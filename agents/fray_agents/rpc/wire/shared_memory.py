@@ -9,6 +9,13 @@ with that of an eventfd(2), which counts the pieces. The kernel frees both when 
 ended. The content of a segment is not sealed with the connection's keys: only a process that was given the descriptor
 can reach it.
 
+**Invariant.** The segments of a process take a bounded part of its task's memory.
+**Unsafe sequence.** The kernel charges a segment to its sender. Each of an actor's many callers keeps the arrays that
+it has got, and the actor is killed for lack of memory, although it keeps nothing.
+**Why this cannot happen.** All connections of a process share one budget (`budget`); what does not fit is sent through
+the socket. Segments that were returned and are not used again are freed after `IDLE_SECONDS`, and when others need
+room.
+
 **Invariant.** A mapped segment never shrinks.
 **Unsafe sequence.** Its sender truncates it while the receiver uses it, and the kernel kills the receiver with SIGBUS.
 **Why this cannot happen.** Senders seal the size (fcntl(2), F_SEAL_SHRINK) before they send the descriptor. Such a seal
@@ -17,6 +24,7 @@ cannot be removed, and a receiver does not map a segment whose size is not seale
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import functools
 import itertools
@@ -24,9 +32,13 @@ import mmap
 import os
 import select
 import struct
+import threading
+import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import NamedTuple
+from weakref import WeakSet
 
 from fray_agents.rpc.errors import BadMessage
 from fray_agents.rpc.wire.buffers import Buffer, buffer_pool
@@ -41,12 +53,25 @@ from fray_agents.rpc.wire.zero_copy import (
     borrow,
     is_borrowed,
 )
+from fray_agents.threads import start_loop
 
 MIN_SHARED_BYTES = 128 * 1024
 """Bytes from which a buffer goes through shared memory: those for which a receiver that copies pools memory."""
 
 MAX_SHARED_BYTES = 256 * 2**20
 """Most bytes that one side of a connection may have in segments; beyond that the socket is used."""
+
+MAX_PROCESS_BYTES = 4 * MAX_SHARED_BYTES
+"""The same for all connections of a process whose memory is not limited."""
+
+BUDGET_SHARE = 8
+"""A process whose task has a memory limit may have one part in so many of it in segments."""
+
+LIMIT_VAR = "FRAY_MEMORY_LIMIT"
+"""Variable of a task with its memory limit in bytes."""
+
+IDLE_SECONDS = 10.0
+"""Seconds after its last use in which a returned segment is kept for the next message."""
 
 PIECE_BYTES = 2**20
 """Bytes of a piece, after which the receiver may copy it.
@@ -67,9 +92,11 @@ _REFERENCE = struct.Struct("<IQ")
 """A reference: the number of a segment, and the bytes of the buffer in it."""
 
 
-class _SentSegment(NamedTuple):
+@dataclass(slots=True)
+class _SentSegment:
     memory: mmap.mmap
     pieces: OwnedDescriptor
+    used_at: float
 
 
 class _ReceivedSegment(NamedTuple):
@@ -86,6 +113,12 @@ class SegmentSender:
         self._numbers = itertools.count()
         self._unfinished: list[tuple[_SentSegment, memoryview]] = []
         self._new: list[int] = []
+        _senders.add(self)
+
+    @property
+    def size(self) -> int:
+        """Bytes of its segments."""
+        return sum(len(one.memory) for one in self._segments.values())
 
     def send(self, buffer: Buffer) -> bytes | None:
         """Copy the first piece of `buffer` into a segment; returns the reference for `SegmentReceiver.take`.
@@ -93,14 +126,15 @@ class SegmentSender:
         Call `finish` once the reference is sent. None: no segment is available, use the socket.
         """
         size = len(buffer)
-        number = self._free(size + DATA_OFFSET)
-        if number is None:
-            number = self._make(size + DATA_OFFSET)
-        if number is None:
-            return None
-        segment, view = self._segments[number], memoryview(buffer)
+        with _lock:
+            number = self._free(size + DATA_OFFSET)
+            if number is None:
+                number = self._make(size + DATA_OFFSET)
+            if number is None:
+                return None
+            segment, view = self._segments[number], memoryview(buffer)
+            segment.memory[0], segment.used_at = IN_USE, time.monotonic()
         _write(segment, view, 0)
-        segment.memory[0] = IN_USE
         if size > PIECE_BYTES:
             self._unfinished.append((segment, view))
         return _REFERENCE.pack(number, size)
@@ -136,7 +170,7 @@ class SegmentSender:
             fcntl.fcntl(descriptors[0], fcntl.F_ADD_SEALS, REQUIRED_SEALS)
             pieces = OwnedDescriptor(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
             descriptors.append(os.dup(pieces.number))
-            made = _SentSegment(_map(descriptors[0], size), pieces)
+            made = _SentSegment(_map(descriptors[0], size), pieces, time.monotonic())
         except OSError:  # no memory or no descriptor is left
             for descriptor in descriptors:
                 os.close(descriptor)
@@ -144,20 +178,82 @@ class SegmentSender:
         self._new += descriptors
         number = next(self._numbers)  # only now: the receiver counts the segments that it gets
         self._segments[number] = made
+        _watch_idle()
         return number
 
     def _makes_room(self, size: int) -> bool:
-        """Abandon returned segments until one more of `size` bytes is within the bound; False: they are too few."""
-        excess = sum(len(one.memory) for one in self._segments.values()) + size - MAX_SHARED_BYTES
-        spare = {n: one.memory for n, one in self._segments.items() if one.memory[0] == RETURNED}
-        if excess > sum(map(len, spare.values())):
+        """Abandon returned segments until one more of `size` bytes is within the bounds; False: they are too few."""
+        others = [sender for sender in _senders if sender is not self]
+        own = self.size + size - MAX_SHARED_BYTES
+        total = self.size + sum(sender.size for sender in others) + size - budget()
+        spare = self._spare()
+        if own > spare or total > spare + sum(sender._spare() for sender in others):
             return False
-        for number, memory in spare.items():
-            if excess > 0:
-                memory[0] = ABANDONED
-                excess -= len(memory)
-                del self._segments[number]
+        for sender in (self, *others):
+            freed = sender.abandon(max(own, total) if sender is self else total)
+            own, total = own - freed, total - freed
         return True
+
+    def _spare(self) -> int:
+        return sum(len(one.memory) for one in self._segments.values() if one.memory[0] == RETURNED)
+
+    def abandon(self, wanted: float, unused_since: float = float("inf")) -> int:
+        """Abandon returned segments until `wanted` bytes are free; returns how many are. `_lock` must be held."""
+        freed = 0
+        for number, one in list(self._segments.items()):
+            if freed < wanted and one.memory[0] == RETURNED and one.used_at <= unused_since:
+                one.memory[0] = ABANDONED
+                freed += len(one.memory)
+                del self._segments[number]
+                with contextlib.suppress(OSError):  # else its memory is free once its receiver forgets it, too
+                    one.memory.madvise(mmap.MADV_REMOVE, mmap.PAGESIZE, len(one.memory) - mmap.PAGESIZE)
+        return freed
+
+
+@functools.cache
+def budget() -> int:
+    """Most bytes of the segments that this process has created."""
+    limit = os.environ.get(LIMIT_VAR, "")
+    return min(int(limit) // BUDGET_SHARE, MAX_PROCESS_BYTES) if limit.isdecimal() else MAX_PROCESS_BYTES
+
+
+_lock = threading.Lock()
+"""Held while segments of any sender are made, taken or abandoned."""
+
+_senders: WeakSet[SegmentSender] = WeakSet()
+_watches_idle = False
+
+
+def _watch_idle() -> None:
+    """Have idle segments freed from now on. `_lock` must be held."""
+    global _watches_idle
+    if not _watches_idle:
+        with contextlib.suppress(RuntimeError):  # no thread can be started; the next segment tries again
+            start_loop(_free_idle, "fray-segments")
+            _watches_idle = True
+
+
+def _free_idle() -> None:
+    """Free segments that are not used any more, as long as there are any."""
+    global _watches_idle
+    while True:
+        time.sleep(IDLE_SECONDS / 2)
+        with _lock:
+            for sender in list(_senders):
+                sender.abandon(float("inf"), time.monotonic() - IDLE_SECONDS)
+            if not any(sender.size for sender in list(_senders)):
+                _watches_idle = False
+                return
+
+
+def _after_fork() -> None:
+    """In the child: its parent's segments are its parent's, and the thread is not here."""
+    global _lock, _watches_idle
+    _lock, _watches_idle = threading.Lock(), False
+    _senders.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class SegmentReceiver:

@@ -16,10 +16,14 @@ between this and the fork. Children that `subprocess` starts have no memory of t
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import threading
+import time
 from dataclasses import dataclass
+
+from fray_agents.threads import start_loop
 
 RETURNED, IN_USE, ABANDONED = 0, 1, 2
 """States of a segment, in its first byte; new memory is RETURNED.
@@ -43,6 +47,9 @@ for further messages, which are then copied.
 
 MAX_BORROWED_SEGMENTS = 32
 """Most segments that they use. Each has three file descriptors, and a process often has no more than 1,024."""
+
+RETURN_INTERVAL = 5.0
+"""Seconds between two looks for segments to return while no message arrives: a look takes some microseconds."""
 
 _MAP_FIXED = 0x10
 """MAP_FIXED of mmap(2) on Linux, which Python's module lacks."""
@@ -69,6 +76,9 @@ class Segment:
 _borrowed: list[Segment] = []
 """The segments that buffers used when this was last tested, abandoned ones included."""
 
+_watches = False
+"""Whether a thread returns segments."""
+
 _lock = threading.RLock()
 """Held while this list changes, and from before a fork until after it."""
 
@@ -84,7 +94,29 @@ def borrow(segment: Segment, size: int) -> memoryview | None:
         if size < MIN_BORROWED_BYTES or used > MAX_BORROWED_BYTES or len(_borrowed) == MAX_BORROWED_SEGMENTS:
             return None
         _borrowed.append(segment)
+        _watch_returns()
         return memoryview(segment.memory)[DATA_OFFSET : DATA_OFFSET + size]
+
+
+def _watch_returns() -> None:
+    """Have segments returned from now on, although no further message arrives. `_lock` must be held."""
+    global _watches
+    if not _watches:
+        with contextlib.suppress(RuntimeError):  # no thread can be started; the next buffer tries again
+            start_loop(_return_for_ever, "fray-returns")
+            _watches = True
+
+
+def _return_for_ever() -> None:
+    """Return unused segments, as long as any are borrowed."""
+    global _watches
+    while True:
+        time.sleep(RETURN_INTERVAL)
+        with _lock:
+            _return_unused()
+            if not _borrowed:
+                _watches = False
+                return
 
 
 def is_borrowed(segment: Segment) -> bool:
@@ -137,4 +169,10 @@ def _make_private(memory: mmap.mmap, file: OwnedDescriptor) -> None:
         raise OSError(ctypes.get_errno(), "received arrays stay shared with the process that is forked now")
 
 
-os.register_at_fork(before=_before_fork, after_in_parent=_lock.release, after_in_child=_lock.release)
+def _after_fork_in_child() -> None:
+    global _watches
+    _watches = False  # the thread is not here
+    _lock.release()
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_lock.release, after_in_child=_after_fork_in_child)

@@ -1,0 +1,74 @@
+"""The shared memory of all connections of a process has one budget, and idle segments are freed."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from fray_agents.rpc.wire import shared_memory, zero_copy
+from fray_agents.rpc.wire.shared_memory import SegmentReceiver, SegmentSender
+from tests.support.waiting import wait_until
+
+SIZE = 2**20 - zero_copy.DATA_OFFSET
+
+
+class Connection:
+    def __init__(self) -> None:
+        self.sender, self.receiver = SegmentSender(), SegmentReceiver(os.open("/dev/null", os.O_RDONLY))
+
+    def transfer(self) -> memoryview | None:
+        reference = self.sender.send(bytes(SIZE))
+        if reference is None:
+            return None
+        self.receiver.add(self.sender.new_descriptors())
+        self.sender.finish()
+        return self.receiver.take(reference)
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(shared_memory, "budget", lambda: 4 * 2**20)
+    shared_memory._senders.clear()
+    yield
+    zero_copy._return_unused()
+
+
+def test_all_connections_share_one_budget() -> None:
+    connections = [Connection() for _ in range(3)]
+    kept = [connection.transfer() for connection in connections for _ in range(2)]
+    assert [one is None for one in kept] == [False] * 4 + [True] * 2
+    kept.clear()
+    zero_copy._return_unused()
+    assert connections[2].transfer() is not None, "returned segments make room for other connections"
+
+
+def test_idle_segments_are_freed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_memory, "IDLE_SECONDS", 0.01)
+    monkeypatch.setattr(zero_copy, "RETURN_INTERVAL", 0.01)
+    connection = Connection()
+    array = connection.transfer()
+    assert connection.sender.size == 2**20
+    del array
+    wait_until(lambda: connection.sender.size == 0)
+
+
+def test_a_freed_segment_takes_no_memory_although_its_receiver_still_maps_it() -> None:
+    connection = Connection()
+    assert connection.transfer() is not None
+    zero_copy._return_unused()
+    (received,) = connection.receiver._segments.values()
+    assert received.segment.file is not None
+    before = os.fstat(received.segment.file.number).st_blocks
+    with shared_memory._lock:
+        connection.sender.abandon(float("inf"), time.monotonic())
+    assert os.fstat(received.segment.file.number).st_blocks < before / 10
+
+
+@pytest.mark.parametrize(("limit", "most"), [("400000000", 50_000_000), ("", 2**30), ("many", 2**30)])
+def test_the_budget_is_a_part_of_the_tasks_limit(limit: str, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    monkeypatch.setenv(shared_memory.LIMIT_VAR, limit)
+    assert shared_memory.budget.__wrapped__() == most
