@@ -16,10 +16,12 @@ from click.testing import CliRunner
 
 from fray.cli import cli
 from fray_coordinator.actors.rpc_secrets import rpc_keys
+from fray_coordinator.clock import SystemClock
 from fray_coordinator.core import Core, open_core
 from fray_coordinator.errors import StoreRefused
 from fray_coordinator.jobs.submission import submit
 from fray_coordinator.store.interface import ABSENT, ANY
+from fray_coordinator.store.opening import open_backend
 from fray_coordinator.store.probe import Finding, judge_permissions, probe
 from fray_layouts.spec_parsing import parse_spec
 from tests.support.users import STRANGER, is_root, may_stranger, place_for_all, unprivileged
@@ -240,11 +242,8 @@ def test_metadata_means_nothing(place: Path) -> None:
     root = place / "root"
 
     def versions(at: Path) -> dict[str, str | None]:
-        async def act() -> dict[str, str | None]:
-            core = await open_core(str(at))
-            return {row.key: row.version for row in await core.store.list("", versions=True)}
-
-        return asyncio.run(act())
+        rows = asyncio.run(open_backend(str(at), SystemClock()).list("", None, None, versions=True))
+        return {row.key: row.version for row in rows}
 
     asyncio.run(work_under(root))
     before = versions(root)
