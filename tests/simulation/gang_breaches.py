@@ -15,6 +15,7 @@ from fray_layouts.index_keys import PendingKey, Shape
 from fray_layouts.records import (
     AgentRecord,
     AttemptExit,
+    FamilyFirst,
     Holding,
     JobLease,
     JobRecord,
@@ -71,6 +72,11 @@ def the_window_grows() -> None:
 
 def one_vote_is_missing() -> None:
     gi.a_gang_starts_with_every_vote(_world().gangs, _changed(WAITS, RUNS))
+
+
+def it_starts_in_a_family_s_turn() -> None:
+    turn = Placement(round=1, members=MEMBERS, first=[FamilyFirst(family="0f9c2a", at=1.0)])
+    gi.nobody_starts_while_a_family_goes_first(_world().gangs, _changed(replace(WAITS, placement=turn), RUNS))
 
 
 def a_slice_is_torn() -> None:
@@ -228,6 +234,7 @@ BREACHES: dict[str, Callable[[], None]] = {
     "moves for a better set are few": it_moves_for_ever,
     "the window of backfill is fixed": the_window_grows,
     "a gang starts with every vote": one_vote_is_missing,
+    "nobody starts while a family goes first": it_starts_in_a_family_s_turn,
     "slices are given whole": a_slice_is_torn,
     "only who knows the rules is chosen": an_old_agent_is_chosen,
     "no agent has more than its host": two_gangs_have_one_host,

@@ -82,6 +82,15 @@ def a_gang_starts_with_every_vote(w: GangWatch, c: Change) -> None:
             raise Broken(name, f"{c.name}: {told(job)}, and {member.agent} is {lists}", c.name, member.agent)
 
 
+def nobody_starts_while_a_family_goes_first(w: GangWatch, c: Change) -> None:
+    job = c.after
+    if job is None or c.before is None or (c.before.status, job.status) != (Status.GATHERING, Status.RUNNING):
+        return
+    if any(each.again is None for each in _placements(c)[0].first):
+        message = f"{c.name} starts, and a family goes before it: {told(c.before)}"
+        raise Broken("nobody starts while a family goes first", message, c.name)
+
+
 def slices_are_given_whole(w: GangWatch, c: Change) -> None:
     job = c.after
     if job is None or c.before is None or (c.before.status, job.status) != (Status.GATHERING, Status.RUNNING):
@@ -298,6 +307,7 @@ OF_GANG_RECORDS = [
     moves_are_few,
     the_window_of_backfill_is_fixed,
     a_gang_starts_with_every_vote,
+    nobody_starts_while_a_family_goes_first,
     slices_are_given_whole,
     only_who_knows_the_rules_is_chosen,
     nobody_has_more_than_its_host,

@@ -32,4 +32,8 @@ RULES = {
     29: "jobs left in an ended reservation are stopped",
     30: "a group's record comes last",
     31: "a group is void if one of its jobs ended early",
+    32: "the family of a job for whose end an owner waits goes before the owner",
+    33: "no vote counts while a family goes first",
+    34: "no owner gets room that its ancestors use",
+    35: "a child makes room for its parent",
 }

@@ -11,7 +11,9 @@ from msgspec.structs import replace
 from fray_agents.agent import membership, placement_watch
 from fray_agents.agent.held import HeldTask
 from fray_agents.agent.leases import Leases
+from fray_agents.agent.orphans import make_room_for_parents
 from fray_coordinator.jobs import gang_commit, gang_exits
+from fray_coordinator.placements.family_turns import FamilyTurns
 from fray_coordinator.placements.scheduler import PlacementScheduler
 from fray_coordinator.protocol.placements import assignment, gang_end, hosts, owners, rounds, votes
 from fray_coordinator.protocol.placements.owners import Owner
@@ -324,3 +326,38 @@ def preemptions_of_gangs_count_as_failures() -> list[Swap]:
 def replicas_outlive_the_trust_of_their_agent() -> list[Swap]:
     """A replica has the outage grace of single jobs."""
     return [(membership, "ends_with_trust", lambda spec: spec.actor)]
+
+
+# --- families
+
+
+@rule(32, "tests/unit/test_family_turns.py::test_a_child_that_is_kept_out_goes_first_and_the_gang_forms_after_it")
+def families_never_go_first() -> list[Swap]:
+    """An owner and a job that waits for its child wait for each other."""
+
+    async def write(self: FamilyTurns, sight: Any, except_for: Any) -> list[Any]:
+        return []
+
+    return [(FamilyTurns, "write", write)]
+
+
+@rule(33, "tests/unit/test_family_turns.py::test_a_child_that_is_kept_out_goes_first_and_the_gang_forms_after_it")
+def votes_count_while_a_family_goes_first() -> list[Swap]:
+    """An owner starts during a family's turn."""
+    return [(rounds, "families_first", lambda placement: frozenset())]
+
+
+@rule(34, "tests/unit/test_families.py::test_an_owner_is_not_given_room_that_its_ancestors_use")
+def owners_get_room_that_their_ancestors_use() -> list[Swap]:
+    """A gang is assigned to its own parent's host, for whose end it waits."""
+    return [(hosts.HostView, "room_of_ancestors", lambda self, owner: hosts.Room())]
+
+
+@rule(35, "tests/unit/test_family_circles.py::test_a_requeued_parent_gets_the_room_of_its_own_endless_child")
+def children_keep_the_room_of_their_parents() -> list[Swap]:
+    """A child runs on in the room for which its parent waits."""
+
+    async def nothing(*given: Any) -> None:
+        return
+
+    return everywhere(make_room_for_parents, nothing)

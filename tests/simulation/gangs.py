@@ -22,7 +22,7 @@ from fray_agents.agent.placement_watch import PlacementWatch
 from fray_agents.host.place import HostPlace
 from fray_agents.tasks.handle import TaskSpec
 from fray_coordinator.protocol.placements.rounds import owner_of
-from fray_coordinator.protocol.transitions import TERMINAL, Status, is_waiting
+from fray_coordinator.protocol.transitions import TERMINAL, Status
 from fray_coordinator.reconcile.reconciler import Reconciler
 from fray_layouts.index_keys import PendingKey
 from fray_layouts.object_keys import AgentKeys, ReservationKeys
@@ -279,17 +279,14 @@ class GangWorld(World):
     def _is_to_be_stopped(self, job: JobRecord) -> bool:
         """Also stop a gang without room on all sound hosts; later, one without room on those whose agents others see.
 
-        A job of a group that is not held by then is stopped, too: there may be room for each job, but not for all. So
-        is an endless child whose parent waits to run again, perhaps behind a gang that waits for the child's end.
+        A job of a group that is not held by then is stopped, too: there may be room for each job, but not for all.
         """
         sound = [host for host in self.hosts if not host.fails_starts]
         waited = self.loop.now - self.calm_since > SETTLED + FORMS
         too_large = is_gang(job.spec) and not fits(self, job.spec, self._unharmed() if waited else sound)
         owner = ReservationKeys.of_pool(job.spec.pool)
         left = bool(owner) and owner not in self.gangs.held and waited
-        above = self.watching.jobs.get(job.parent.job) if job.parent is not None else None
-        in_the_way = job.spec.name == "endless" and waited and above is not None and is_waiting(above)
-        return too_large or left or in_the_way or super()._is_to_be_stopped(job)
+        return too_large or left or super()._is_to_be_stopped(job)
 
     def _sweep(self) -> None:
         super()._sweep()

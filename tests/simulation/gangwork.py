@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from fray_agents.tasks.handle import TaskSpec
+from fray_coordinator.protocol.transitions import is_terminal
 from fray_coordinator.store.interface import ROWS_PER_REQUEST
 from fray_layouts.records import AttemptExit
 from fray_layouts.spec import JobSpec
@@ -24,6 +25,9 @@ SLICE_HOSTS = {"v4-16": 2, "v4-32": 4}
 """Types of slices that are simulated, with their hosts of four chips each."""
 
 CHIPS = 4
+WAITING_PARENTS = 0.7
+"""Share of the parents that wait for their children."""
+
 TIGHT = 0.5
 """Share of the gangs whose replicas fail as soon as one of them is killed, as collective operations do."""
 
@@ -108,9 +112,29 @@ def replica_script(seed: str, name: str, job: str, attempt: int, replica: int, e
     return replace(own, seconds=seconds + alone.uniform(0, 1), fails=tears and replica == culprit)
 
 
+class ParentTask(HostTask):
+    """A single job's task. Most parents wait for their children."""
+
+    def script_of(self, seed: str, env: dict[str, str]) -> Script:
+        waits = random.Random(f"waits {seed} {self.run.job}").random() < WAITING_PARENTS
+        return replace(super().script_of(seed, env), waits=waits)
+
+    def _end_by_itself(self) -> None:
+        if self.run.end is None and not self._cause and self._waits_for_children():
+            self._at(1.0, self._end_by_itself)
+        else:
+            super()._end_by_itself()
+
+    def _waits_for_children(self) -> bool:
+        jobs = self._host.world.watching.jobs.values() if self.script.waits else ()
+        children = (job for job in jobs if job.parent is not None and job.parent.job == self.run.job)
+        mine = (job for job in children if job.parent is not None and job.parent.attempt == self.run.attempt)
+        return any(job.spec.name != "endless" and not is_terminal(job) for job in mine)
+
+
 def task_of(host: Host, spec: TaskSpec, deadline: float) -> HostTask:
     """A task that starts on a host: a gang's or a single's."""
-    kind = GangTask if int(spec.env.get("FRAY_REPLICAS", "1")) > 1 else HostTask
+    kind = GangTask if int(spec.env.get("FRAY_REPLICAS", "1")) > 1 else ParentTask
     return kind(host, spec, deadline)
 
 

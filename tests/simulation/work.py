@@ -38,6 +38,7 @@ class Script:
         at_sigterm: what it does at SIGTERM: "dies", "finishes" (well, within a second) or "goes on".
         children: how many it launches.
         kills_host_after: seconds after which it kills its host; None: never.
+        waits: it does not end by itself before its children have, as far as these end by themselves.
     """
 
     seconds: float
@@ -47,6 +48,7 @@ class Script:
     at_sigterm: str
     children: int
     kills_host_after: float | None
+    waits: bool = False
 
 
 def script(seed: str, name: str, job: str, attempt: int) -> Script:
