@@ -73,6 +73,10 @@ class ParentNotRunning(Permanent):
     """The parent that a spec names is not running; a child needs a running parent."""
 
 
+class ParentWaits(Temporary):
+    """The parent that a dropped file names does not run now, but may run again; the file waits for it."""
+
+
 class NameTaken(Permanent, ValueError):
     """Somebody else has this name; choose another, ask for the present holder, or remove that first."""
 

@@ -7,12 +7,13 @@ from fray.cluster.job_info import info_of, last_attempt, original_exception
 from fray.errors import ActorUnavailableError, JobFailed
 from fray_coordinator.backoff import WARN_AFTER
 from fray_coordinator.core import Core
+from fray_coordinator.jobs.archive import find_record, reread_record
 from fray_coordinator.jobs.poll_backoff import PollBackoff
 from fray_coordinator.jobs.waiting_reasons import ActivityReports, WaitingReasons
 from fray_coordinator.protocol.naming import Rank, rank
 from fray_coordinator.protocol.transitions import Status, is_terminal
 from fray_coordinator.store.records import Stored, record_of
-from fray_layouts.object_keys import EndpointKey, JobKeys
+from fray_layouts.object_keys import EndpointKey
 from fray_layouts.records import EndpointRecord, JobRecord
 
 
@@ -81,9 +82,9 @@ async def wait_for_endpoint(
 async def _read_job(core: Core, address: ActorAddress, known: Stored[JobRecord] | None) -> Stored[JobRecord]:
     """Read the job's record. Raises ActorUnavailableError if the actor has ended for good."""
     if known is None:
-        known = await core.records.read(JobKeys.key(address.job), JobRecord)
+        known = await find_record(core, address.job)
     else:
-        known = await core.records.reread(known)
+        known = await reread_record(core, known)
     if known is None:
         raise ActorUnavailableError(f"{address} has ended, and its job's record was removed")
     job = known.record

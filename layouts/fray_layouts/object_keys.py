@@ -24,6 +24,7 @@ from fray_layouts.key_encoding import (
     MAX_KEY_PART_BYTES,
     RANDOM_DIGITS,
     TIME_DIGITS,
+    decode_time,
     digest_text,
     encode_time,
     id_of,
@@ -53,6 +54,13 @@ class JobIds:
     def is_fresh(text: str) -> bool:
         """Whether the text has the form of an id made by `fresh`, so that no person chose it."""
         return _FRESH_ID.fullmatch(text) is not None
+
+    @staticmethod
+    def time_of(job_id: str) -> float | None:
+        """The time of submission in an id made by `fresh`; None for ids that a submitter chose."""
+        if not JobIds.is_fresh(job_id):
+            return None
+        return decode_time(job_id[-TIME_DIGITS - RANDOM_DIGITS : -RANDOM_DIGITS])
 
     @staticmethod
     def given(namespace: str, name: str, own_id: str) -> str:
@@ -98,6 +106,34 @@ class JobKeys:
     def parse(key: str) -> str | None:
         """The job id of a key under `jobs/`; None for any other key."""
         return id_of(key, JobKeys.area)
+
+
+class ArchiveKeys:
+    """The keys of jobs that ended long ago, `archive/<day>/<job_id>.json`.
+
+    The day is that of the submission, and stands in the ids that `JobIds.fresh` makes. Other ids have no time in them,
+    so their jobs have a folder of their own, `archive/own/`.
+    """
+
+    area = "archive/"
+    own_ids = "archive/own/"
+    """The folder of the jobs whose ids have no time in them; it sorts behind all days."""
+
+    @staticmethod
+    def key(job_id: str) -> str:
+        submitted = JobIds.time_of(job_id)
+        return f"{ArchiveKeys.own_ids if submitted is None else ArchiveKeys.folder(submitted)}{job_id}.json"
+
+    @staticmethod
+    def folder(submitted: float) -> str:
+        """The folder of the jobs submitted on the day of this time (storage's clock); text order is time order."""
+        return f"archive/{datetime.fromtimestamp(submitted, UTC):%Y-%m-%d}/"
+
+    @staticmethod
+    def parse(key: str) -> str | None:
+        """The job id of a key under `archive/`; None for any other key."""
+        job = id_of(key, f"{key.rpartition('/')[0]}/")
+        return job if job is not None and ArchiveKeys.key(job) == key else None
 
 
 class AgentKeys:
@@ -333,17 +369,17 @@ class BlobKeys:
         return found[1] if found else None
 
 
-def key_of(record: Record) -> str | None:
-    """The key that a record's own fields give; None for kinds of records whose fields do not."""
+def keys_of(record: Record) -> tuple[str, ...]:
+    """The keys under which the record may lie by its own fields; none for kinds of records whose fields do not say."""
     match record:
         case JobRecord():
-            return JobKeys.key(record.id)
+            return JobKeys.key(record.id), ArchiveKeys.key(record.id)
         case AgentRecord():
-            return AgentKeys.key(record.id)
+            return (AgentKeys.key(record.id),)
         case ReservationRecord():
-            return ReservationKeys.key(record.id)
+            return (ReservationKeys.key(record.id),)
         case MachineRecord():
-            return MachineKeys.key(record.pool, record.name)
+            return (MachineKeys.key(record.pool, record.name),)
         case EndpointRecord():
-            return EndpointKey(record.namespace, record.name, record.actor_id).key()
-    return None
+            return (EndpointKey(record.namespace, record.name, record.actor_id).key(),)
+    return ()

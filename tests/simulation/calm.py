@@ -51,7 +51,17 @@ JITTER = 0.8 * 0.99
 fast."""
 
 REMOVED = 700.0
-"""Virtual seconds after its time in which retention has removed a job, also if an agent's death must be found first."""
+"""Virtual seconds after its time in which a job is archived, also if an agent's death must be found first."""
+
+IN_ARCHIVE = 150.0
+"""Virtual seconds for which finished jobs are kept longer than the quarantine and the patience of submitters require.
+So they are archived before they are removed."""
+
+ARCHIVE_SWEEP, LISTS_OF_A_SWEEP = 300.0, 2
+"""Virtual seconds between two sweeps of the archive, and the listings of each if no day of the archive is due."""
+
+SWEPT = 1300.0
+"""Virtual seconds in which a family is archived, a generation in each repair, and the archive is swept afterwards."""
 
 AT_EASE = 60.0
 """Virtual seconds after the last fault in which requests and retries from before it have ended."""
@@ -182,8 +192,7 @@ def check_idle(world: World) -> None:
     """Check that an idle cluster makes only the requests that docs/operating.md prices."""
     world.loop.advance(world.loop.now + QUIET)
     # While retention removes jobs, the cluster is not idle.
-    retained = world.scenario.quarantine + world.scenario.gives_up + REMOVED
-    for _ in range(math.ceil(retained / IDLE)):
+    for _ in range(math.ceil(_retained(world) / IDLE)):
         before = _sent(world)
         world.loop.advance(world.loop.now + IDLE)
         requests = _sent(world) - before
@@ -197,6 +206,12 @@ def check_idle(world: World) -> None:
             message = f"{sent} times {' '.join(request)} in {IDLE:g} s, and {budget[request]} are stated"
             raise Broken("an idle cluster asks for what is stated", message, *(host.name for host in world.hosts))
     world.idle_counted += 1
+
+
+def _retained(world: World) -> float:
+    """Virtual seconds after the end of all jobs in which they have been archived and removed."""
+    unarchived = world.scenario.quarantine + world.scenario.gives_up
+    return unarchived + REMOVED + SWEPT + unarchived + IN_ARCHIVE
 
 
 def wait_out(world: World) -> None:
@@ -245,6 +260,7 @@ def _budget(agents: int) -> Counter[tuple[str, str]]:
     of_the_pass = dict.fromkeys([("list", "agents"), ("list", "inbox"), ("put", "coordinator")], s.pass_interval)
     repaired = ("jobs", "pending", "children", "actors", "placements", "reservations")
     of_the_pass |= {("list", area): s.repair_interval for area in repaired}
+    of_the_pass |= {("list", "archive"): ARCHIVE_SWEEP / LISTS_OF_A_SWEEP}
     of_the_pass |= {("list", "names"): POOL_SWEEP_INTERVAL, ("get", "placements"): s.poll_interval}
     of_the_scheduler = {("list", "placements"): s.repair_interval}
     budget: Counter[tuple[str, str]] = Counter()
@@ -274,9 +290,9 @@ def check_named(world: World) -> None:
 
 def check_rest(world: World) -> None:
     """Check that retention has removed everything."""
-    world.loop.advance(world.loop.now + world.scenario.quarantine + world.scenario.gives_up + REMOVED)
+    world.loop.advance(world.loop.now + _retained(world))
     left = [f"agents/{agent.id}" for agent in world.watching.agents.values() if agent.state != "live"]
-    for prefix in ("jobs/", "children/", "pending/", "work/", "inbox/"):
+    for prefix in ("jobs/", "archive/", "children/", "pending/", "work/", "inbox/"):
         left += world.storage.contents.keys(prefix, None)
     harmed = tuple(WorkKeys.prefix(job) for job in world.strangers.harmed)  # without a record, nothing removes its data
     if left := [key for key in left if not key.startswith(harmed)]:

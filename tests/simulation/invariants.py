@@ -14,7 +14,7 @@ from fray_coordinator.protocol.heartbeat import TRUST_INTERVALS
 from fray_coordinator.protocol.transitions import TERMINAL, Status
 from fray_coordinator.store.interface import Object
 from fray_layouts.inbox_keys import InboxKeys
-from fray_layouts.object_keys import AgentKeys, JobIds, JobKeys
+from fray_layouts.object_keys import AgentKeys, ArchiveKeys, JobIds, JobKeys
 from fray_layouts.records import AgentRecord, ClusterSettings, JobRecord, Placement
 from fray_layouts.spec import is_gang
 from tests.simulation.effects import Run
@@ -95,7 +95,7 @@ def _is_new(w: Watching, job: JobRecord, sender: Participant, gone: float) -> bo
     """Whether another submission made the job than the previous one, whose job was gone at `gone`."""
     if job.inbox is not None:
         return w.made_of[job.inbox.key, job.inbox.version].count(job.id) == 1
-    read_at = w.world.storage.found_absent.get((sender, JobKeys.key(job.id)), 0.0)
+    read_at = w.world.storage.found_absent.get((sender, ArchiveKeys.key(job.id)), 0.0)
     return read_at > gone and job.submitted_at - w.world.epoch > gone - _ID_CHECK
 
 

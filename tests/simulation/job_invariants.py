@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import replace
 
 from fray_coordinator.protocol.transitions import TERMINAL, TRANSITIONS, Status
 from fray_layouts.index_keys import ChildKey
@@ -218,9 +219,36 @@ def a_record_outlives_what_belongs_to_it(w: Watching, c: Change) -> None:
     name = "a record outlives what belongs to it"
     if c.before.status not in TERMINAL:
         raise Broken(name, f"{c.name} was deleted while {told(c.before)}", c.name)
+    if not c.before.expiring:
+        raise Broken(name, f"{c.name} was deleted, is not archived, and was not marked before", c.name)
+    if c.name not in w.archived and (child := _child_under_jobs(w, c.name)):
+        raise Broken(name, f"{c.name} was deleted before its child {child}", c.name, child)
+
+
+def a_parent_moves_after_its_children(w: Watching, job: str) -> None:
+    if child := _child_under_jobs(w, job):
+        message = f"{job} was archived before its child {child}"
+        raise Broken("a parent is archived after its children", message, job, child)
+
+
+def _child_under_jobs(w: Watching, job: str) -> str:
     for child in w.jobs.values():
-        if child.parent and child.parent.job == c.name and not child.parent.detached:
-            raise Broken(name, f"{c.name} was deleted before its child {child.id}", c.name, child.id)
+        if child.parent and child.parent.job == job and not child.parent.detached and child.id not in w.archived:
+            return child.id
+    return ""
+
+
+def what_is_archived_has_ended_so(w: Watching, job: str, copy: JobRecord | None) -> None:
+    """The copy in the archive is the last record of the job, whatever was lost, late or sent twice.
+
+    Only retention changes it, to mark it.
+    """
+    last = w.jobs.get(job)
+    if copy is not None and last is not None and copy.expiring:
+        last = replace(last, expiring=True, op=copy.op, recent_ops=copy.recent_ops)
+    if copy is None or last is None or last.status not in TERMINAL or copy != last:
+        message = f"{told(copy)} was archived for {job}, which is {told(last)}"
+        raise Broken("what is archived is the job's last record", message, job)
 
 
 def a_drop_becomes_one_job(w: Watching, c: Change) -> None:

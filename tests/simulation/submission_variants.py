@@ -5,22 +5,26 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import random
+from types import SimpleNamespace
 from typing import Any
 
 from msgspec.structs import replace
 
-from fray_coordinator.jobs import pending_index, stopping, submission
+from fray_coordinator.core import Core
+from fray_coordinator.jobs import archive, pending_index, stopping, submission
 from fray_coordinator.jobs.submission import Submitted
-from fray_coordinator.protocol import admission, cascade, retention
+from fray_coordinator.protocol import admission, archiving, cascade, retention
 from fray_coordinator.reconcile.admission import Admission
 from fray_coordinator.reconcile.repair import Repair
+from fray_coordinator.store.interface import ANY
 from fray_coordinator.store.records import (
     Records,
     Stored,
     UpdateResult,
     record_of,
 )
-from fray_layouts.object_keys import JobIds
+from fray_layouts import codec
+from fray_layouts.object_keys import ArchiveKeys, JobIds, JobKeys
 from fray_layouts.records import JobRecord
 from tests.simulation.broken_code import Swap, Variants, everywhere
 from tests.simulation.scenario import Habits, People
@@ -115,13 +119,36 @@ def a_drop_is_removed_before_it_is_admitted() -> list[Swap]:
 
 @variant
 def parents_go_before_their_children() -> list[Swap]:
-    """Retention does not look for children."""
-    real = retention.may_remove
+    """A record is archived although children of its job are left."""
+    real = archiving.may_archive
 
-    def may_go(due: float, now: float, has_children: bool) -> bool:
-        return real(due, now, False)
+    def may_go(at: float, now: float, has_children: bool) -> bool:
+        return real(at, now, False)
 
     return everywhere(real, may_go)
+
+
+@variant
+def records_are_deleted_before_they_are_archived() -> list[Swap]:
+    """A record is deleted before its copy is written."""
+
+    async def move(core: Core, job_id: str) -> None:
+        if (job := await core.records.read(JobKeys.key(job_id), JobRecord, one_of_many=True)) is not None:
+            await core.store.delete(job.key, job.version)
+            await core.store.put(ArchiveKeys.key(job_id), codec.encode(job.record, job.raw), ANY)
+
+    return [(archive, "archive", move)]
+
+
+@variant
+def archived_records_forget_the_end() -> list[Swap]:
+    """The copy in the archive has no exit."""
+    real = codec.encode
+
+    def encode(record: Any, raw: Any = None) -> bytes:
+        return real(replace(record, exit=None) if isinstance(record, JobRecord) else record, raw)
+
+    return [(archive, "codec", SimpleNamespace(encode=encode))]
 
 
 @variant

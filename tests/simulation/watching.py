@@ -13,7 +13,7 @@ from fray_layouts import codec
 from fray_layouts.errors import Malformed
 from fray_layouts.inbox_keys import InboxKeys
 from fray_layouts.index_keys import PendingKey, PlacementKey
-from fray_layouts.object_keys import AgentKeys, CoordinatorKeys, JobKeys
+from fray_layouts.object_keys import AgentKeys, ArchiveKeys, CoordinatorKeys, JobKeys
 from fray_layouts.records import AgentRecord, JobRecord, ReconcilerRecord, Record
 from fray_layouts.spec import is_gang
 from tests.simulation import agent_invariants, invariants, job_invariants
@@ -54,6 +54,7 @@ class Watching:
         passed, repaired: when the last pass, and the last repair, ended.
         unlisted: since when a running job has not been in the memory of its working holder.
         attempt_since: since when each attempt is the one in its job's record.
+        archived: jobs whose records have left `jobs/` for the archive.
         placed: owners that have an entry in the index of placements.
         made_of, admitted, drop_left: jobs by the (key, version) of their drop; those admitted; when a version left.
     """
@@ -76,6 +77,7 @@ class Watching:
         self.admitted: dict[tuple[str, str, float], str] = {}
         self.drop_left: dict[tuple[str, str], float] = {}
         self.repaired_at = 0.0
+        self.archived: set[str] = set()
         self.passed = 0.0
         self.repaired = 0.0
         self.unlisted: dict[str, float] = {}
@@ -94,7 +96,9 @@ class Watching:
             return
         strangers.wrote(key, after, sender)
         if (job := JobKeys.parse(key)) and key.startswith(JobKeys.area):
-            self._job(job, key, after, sender)
+            self._job_or_move(job, key, after, sender)
+        elif job := ArchiveKeys.parse(key):
+            self._archive(job, after, sender)
         elif (agent := AgentKeys.parse(key)) and key.startswith(AgentKeys.area):
             self._agent(agent, key, after, sender)
         elif key.startswith("pending/"):
@@ -133,6 +137,34 @@ class Watching:
         self.drop_left[key, before.version] = self.world.loop.now
         if after is None:
             invariants.a_drop_is_dealt_with_before_it_goes(self, key, before, sender)
+
+    def _job_or_move(self, job: str, key: str, after: Object | None, sender: Participant) -> None:
+        """Note a change under `jobs/`. A job that is archived may appear there unadmitted, until that is noticed."""
+        is_archived = ArchiveKeys.key(job) in self.world.storage.contents.objects
+        record = sound(JobRecord, after)
+        if is_archived and after is None:
+            self.world.note(sender.name, "archives", f"job {job}")
+            if job not in self.archived:
+                job_invariants.a_parent_moves_after_its_children(self, job)
+            self.archived.add(job)
+        elif job not in self.archived or record is None or record.status != Status.UNADMITTED:
+            self._job(job, key, after, sender)
+
+    def _archive(self, job: str, after: Object | None, sender: Participant) -> None:
+        self.world.note(sender.name, "deletes" if after is None else "writes", f"archived job {job}")
+        if job in self.world.strangers.harmed or self.world.strangers.is_stranger(JobKeys.key(job)):
+            return
+        if after is not None:
+            record = sound(JobRecord, after)
+            job_invariants.what_is_archived_has_ended_so(self, job, record)
+            if record is not None and job in self.archived:
+                self.jobs[job] = record
+            return
+        key = JobKeys.key(job)
+        if key not in self.world.storage.contents.objects:
+            self.gone[key] = self.world.loop.now
+            self._job(job, key, None, sender)
+            self.archived.discard(job)
 
     def _job(self, job: str, key: str, after: Object | None, sender: Participant) -> None:
         record = msgspec.json.decode(after.data, type=JobRecord) if after else None

@@ -18,7 +18,7 @@ from fray_coordinator.jobs.stopping import stop
 from fray_coordinator.protocol import retention
 from fray_coordinator.protocol.placements import launching
 from fray_coordinator.protocol.transitions import TERMINAL
-from fray_coordinator.reconcile import admission
+from fray_coordinator.reconcile import admission, archive_keeper
 from fray_coordinator.reconcile.reconciler import Reconciler
 from fray_layouts.records import ClusterSettings, JobRecord
 from tests.simulation import agent_variants, calm, invariants, strange_variants, submission_variants, variants
@@ -38,9 +38,6 @@ from tests.simulation.strangers import Strangers
 from tests.simulation.tasks import HostTask
 from tests.simulation.users import User
 from tests.simulation.watching import Watching
-
-RETENTION = 0.0
-"""Finished jobs are removed as soon as the quarantine and the patience of submitters allow."""
 
 SWEEP = 10.0
 """Virtual seconds between two looks at all jobs."""
@@ -93,6 +90,7 @@ class World(Reports):
             mock.patch.object(retention, "SUBMITTER_TIMEOUT", self.scenario.gives_up),
             mock.patch.object(launching, "SUBMITTER_TIMEOUT", self.scenario.gives_up),
             mock.patch.object(admission, "MAX_CONCURRENT_FILES", one_by_one),
+            mock.patch.object(archive_keeper, "SWEEP_INTERVAL", calm.ARCHIVE_SWEEP),
         ):
             try:
                 self._storm()
@@ -226,7 +224,8 @@ class World(Reports):
         store = HonestStore(connection, clock, rng, self.scenario.patience)
         store.broken = self._dishonest
         plan = self.scenario
-        settings = ClusterSettings(retention=RETENTION, quarantine=plan.quarantine, outage_grace=plan.outage_grace)
+        retention = plan.quarantine + plan.gives_up + calm.IN_ARCHIVE
+        settings = ClusterSettings(retention=retention, quarantine=plan.quarantine, outage_grace=plan.outage_grace)
         return await core_on(store, settings, clock, rng)
 
     def _dishonest(self, broken: Broken) -> None:

@@ -307,3 +307,58 @@ async def test_odd_files_do_not_keep_others_from_their_admission(cluster: Cluste
     assert "inbox/1.json" not in cluster.keys("inbox/")
     assert coordinator.lease is not None
     assert "inbox/0.json" in coordinator.lease.record.problems
+
+
+async def _running_parent(cluster: Cluster) -> tuple[Core, Any, Any]:
+    user, agent = await cluster.core(), await join(cluster, "a")
+    await launch(user, name="parent")
+    return user, agent, await agent.claim()
+
+
+async def test_a_child_waits_in_the_inbox_while_its_parent_is_preempted(cluster: Cluster) -> None:
+    user, agent, held = await _running_parent(cluster)
+    await agent.end(held, "preempted")
+    parent = held.record.id
+    assert (await job_now(user, parent)).status == "pending"
+    await drop(user, {**SPEC, "parent": parent})
+    admission = Admission(user)
+    await admission.run()
+    assert await rejections(user) == []
+    assert f"waits for its parent {parent} to run" in admission.problems[KEY]
+    await cluster.clock.sleep(60.0)
+    await agent.claim()
+    await admission.run()
+    (child,) = [job for job in await jobs(user) if job.parent is not None]
+    assert (child.status, child.parent and child.parent.attempt) == ("pending", 2)
+    assert (cluster.keys("inbox/"), admission.problems) == ([], {})
+
+
+async def test_a_child_whose_parent_ends_while_it_waits_in_the_inbox_is_rejected(cluster: Cluster) -> None:
+    user, agent, held = await _running_parent(cluster)
+    await agent.end(held, "preempted")
+    await drop(user, {**SPEC, "parent": held.record.id})
+    await Admission(user).run()
+    await stopping.stop(user, held.record.id, "no longer needed")
+    await Admission(user).run()
+    (rejection,) = await rejections(user)
+    assert "is stopped; a child needs a running parent" in rejection.reason
+
+
+@pytest.mark.parametrize("end", ["success", "preempted"])
+async def test_an_admission_that_was_cut_short_is_finished_whatever_the_parent_does(cluster: Cluster, end: str) -> None:
+    user, agent, held = await _running_parent(cluster)
+    await drop(user, {**SPEC, "parent": held.record.id})
+
+    async def die() -> None:
+        raise asyncio.CancelledError
+
+    mortal = await cluster.core()
+    cluster.connections[-1].before["withdraw", "inbox/"] = die
+    with pytest.raises(asyncio.CancelledError):
+        await Admission(mortal).run()
+    await agent.end(held, end)
+    for _ in range(3):
+        await Admission(user).run()
+    assert await rejections(user) == []
+    assert cluster.keys("inbox/") == []
+    assert len([job for job in await jobs(user) if job.parent is not None]) == 1

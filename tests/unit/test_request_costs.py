@@ -15,10 +15,14 @@ from msgspec.structs import replace
 from fray_agents.agent.agent import Agent, AgentOptions
 from fray_agents.provisioning.scaler import Scaler
 from fray_coordinator.core import Core, open_core
+from fray_coordinator.jobs import pending_index
 from fray_coordinator.jobs.submission import submit
 from fray_coordinator.jobs.waiting import wait_for
 from fray_coordinator.protocol.scaling.listed import ListedMachine, ListedState
 from fray_coordinator.protocol.scaling.scope import ScalingScope
+from fray_coordinator.protocol.scheduling import entry_of
+from fray_coordinator.reconcile.admission import Admission
+from fray_coordinator.reconcile.repair import Repair
 from fray_coordinator.store.interface import ABSENT
 from fray_layouts.machine_keys import MachineKeys
 from fray_layouts.object_keys import AgentKeys, PoolKeys
@@ -27,6 +31,7 @@ from fray_layouts.spec_parsing import parse_spec
 from tests.support.fake_tasks import fake
 from tests.support.gcs_emulator import Emulator
 from tests.support.memory_provider import MemoryProvider
+from tests.support.scripted_agents import join, launch
 from tests.support.servers import gcs_emulator
 from tests.support.virtual import Cluster, StoreConnection
 
@@ -95,6 +100,23 @@ async def test_a_small_job_costs_seven_writes_and_lists_and_at_most_eight_reads(
     writes_and_lists, reads = await _price(cluster, tmp_path, output=b"hello\n")
     assert writes_and_lists == 7  # entry, record, bell; list, claim; log, commit
     assert reads <= 8
+
+
+async def test_archiving_a_job_costs_one_write_two_reads_and_no_listing(cluster: Cluster) -> None:
+    core, connection = await _cloud_core(cluster)
+    agent = await join(cluster, "a")
+    for _ in range(5):
+        job = await launch(core)
+        await agent.end(await agent.claim())
+        await pending_index.delete_entry(core, entry_of(job))
+    await asyncio.sleep(2 * 3600.0)
+    repair = Repair(core, Admission(core))
+    connection.asked.clear()
+    await repair.run({})
+    await repair.archive.run()
+    asked = Counter((verb, key.partition("/")[0]) for verb, key in connection.asked if verb != "list")
+    assert asked == {("get", "jobs"): 10, ("put", "archive"): 5, ("delete", "jobs"): 5}
+    assert connection.asked.count(("list", "jobs/")) == 1
 
 
 async def test_a_silent_job_costs_one_write_less(cluster: Cluster, tmp_path: Path) -> None:

@@ -13,7 +13,12 @@ from fray_coordinator.core import Core
 from fray_coordinator.jobs import pending_index
 from fray_coordinator.jobs.stopping import stop
 from fray_coordinator.jobs.submission import put_blob
-from fray_coordinator.protocol.retention import SUBMITTER_TIMEOUT, retention_seconds
+from fray_coordinator.protocol.retention import (
+    ARCHIVE_SPARE_SECONDS,
+    BLOB_SPARE_SECONDS,
+    SUBMITTER_TIMEOUT,
+    retention_seconds,
+)
 from fray_coordinator.protocol.scheduling import entry_of
 from fray_coordinator.reconcile.job_table import UNREAD_PATIENCE
 from fray_coordinator.reconcile.reconciler import Reconciler
@@ -165,6 +170,9 @@ async def test_a_blob_that_may_yet_be_named_stays(cluster: Cluster) -> None:
     assert cluster.keys("blobs/") == [key]
     await cluster.clock.sleep(DAY)
     await Reconciler(user, "p").repair.run({})
+    assert cluster.keys("blobs/") == [key], "a job that was submitted then may be in the archive"
+    await cluster.clock.sleep(30 * DAY + BLOB_SPARE_SECONDS + ARCHIVE_SPARE_SECONDS)
+    await Reconciler(user, "p").repair.run({})
     assert cluster.keys("blobs/") == []
 
 
@@ -172,7 +180,7 @@ async def test_a_job_that_cannot_be_read_may_need_any_blob(cluster: Cluster) -> 
     user = await cluster.core()
     key = await put_blob(user, bytes(100))
     await user.store.put("jobs/odd.json", b"[]", ANY)
-    await cluster.clock.sleep(70 * DAY)
+    await cluster.clock.sleep(100 * DAY)
     coordinator = Reconciler(user, "p")
     await coordinator.repair.run({})
     assert cluster.keys("blobs/") == [key]

@@ -16,7 +16,7 @@ from fray_coordinator.store.memory import digest
 from fray_layouts.inbox_keys import InboxKeys
 from fray_layouts.index_keys import ChildKey, PendingKey
 from fray_layouts.key_encoding import encode_time, is_id, is_name
-from fray_layouts.object_keys import AgentKeys, BlobKeys, EndpointKey, JobIds, NameKeys
+from fray_layouts.object_keys import AgentKeys, ArchiveKeys, BlobKeys, EndpointKey, JobIds, NameKeys
 from fray_layouts.queue_keys import QueueKeys, SegmentName, TaskKeys
 from fray_layouts.records import JobRecord
 from fray_layouts.spec_parsing import parse_spec
@@ -136,6 +136,11 @@ def _keys() -> File:
             WorkKeys.output_part(WorkKeys.outputs("a-1", 2, 0), 7),
         ),
         "checkpoint": ({"job": "a-1", "actor": "store", "number": 7}, CheckpointKey("a-1", "store", 7).key()),
+        "archived job": ({"archived": "train-19fbtbc000123zz"}, ArchiveKeys.key("train-19fbtbc000123zz")),
+        "archived job with an id of one's own": (
+            {"archived": "train-monday-0k7abcde"},
+            ArchiveKeys.key("train-monday-0k7abcde"),
+        ),
         "child": ({"parent": "a-1", "attempt": 2, "child": "b-1"}, ChildKey("a-1", 2, "b-1").key()),
         "endpoint": (
             {"namespace": "lab", "name": "store", "actor_id": "a-1"},

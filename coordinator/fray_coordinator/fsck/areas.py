@@ -14,6 +14,7 @@ from fray_layouts.machine_keys import MachineKeys
 from fray_layouts.object_keys import (
     CLUSTER_KEY,
     AgentKeys,
+    ArchiveKeys,
     AsideKeys,
     BlobKeys,
     CoordinatorKeys,
@@ -146,9 +147,11 @@ AREAS = (
     Area(MachineKeys.area, _of_machines),
     Area(AgentKeys.area, _named(AgentKeys.parse, AgentRecord), versions=True),
     Area(JobKeys.area, _named(JobKeys.parse, JobRecord), versions=True),
+    Area(ArchiveKeys.area, _named(ArchiveKeys.parse, JobRecord), versions=True),
 )
 """The order of a snapshot: data before the records that it belongs to, indexes before the records that they point at,
-and agents before jobs, so that a job that did not change meanwhile was held when its holder's record was read."""
+agents before jobs, so that a job that did not change meanwhile was held when its holder's record was read, and the
+archive last, because records move there from the jobs."""
 
 TOP_LEVEL = frozenset({CLUSTER_KEY, DoctorKeys.area, *(area.prefix for area in AREAS)})
 """All names that Fray uses directly under a root."""

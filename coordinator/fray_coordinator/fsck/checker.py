@@ -33,6 +33,7 @@ from fray_layouts.inbox_keys import InboxKeys
 from fray_layouts.index_keys import ChildKey, PendingKey, PlacementKey
 from fray_layouts.object_keys import (
     AgentKeys,
+    ArchiveKeys,
     BlobKeys,
     CoordinatorKeys,
     EndpointKey,
@@ -56,26 +57,27 @@ CHECKS: tuple[tuple[Callable[[Snapshot], Iterator[SuspectedProblem]], tuple[str,
     (job_checks.jobs_without_lease, (JobKeys.area,)),
     (job_checks.abandoned_jobs, (PendingKey.area, AgentKeys.area, JobKeys.area)),
     (gang_checks.abandoned_gangs, (WorkKeys.area, AgentKeys.area, JobKeys.area)),
+    (job_checks.records_in_both_places, (ArchiveKeys.area, JobKeys.area)),
     (job_checks.orphans, (JobKeys.area,)),
-    (job_checks.missing_results, (WorkKeys.area, JobKeys.area)),
+    (job_checks.missing_results, (WorkKeys.area, JobKeys.area, ArchiveKeys.area)),
     (agent_checks.contradictory_agents, (AgentKeys.area, JobKeys.area)),
     (agent_checks.unnoticed_silence, (CoordinatorKeys.area, AgentKeys.area)),
     (agent_checks.reported_problems, (AgentKeys.area,)),
     (object_checks.stuck_drops, (InboxKeys.area, CoordinatorKeys.area, AgentKeys.area)),
     (index_checks.wrong_entries, (PendingKey.area, AgentKeys.area, JobKeys.area)),
-    (index_checks.wrong_child_entries, (ChildKey.area, JobKeys.area)),
+    (index_checks.wrong_child_entries, (ChildKey.area, JobKeys.area, ArchiveKeys.area)),
     (placement_checks.missing_gang_entries, (PlacementKey.area, JobKeys.area)),
     (placement_checks.unneeded_owner_entries, (PlacementKey.area, ReservationKeys.area, JobKeys.area)),
-    (data_checks.ownerless_work, (WorkKeys.area, JobKeys.area)),
-    (data_checks.missing_log_chunks, (WorkKeys.area, JobKeys.area)),
-    (data_checks.ownerless_blobs, (BlobKeys.area, PoolKeys.area, JobKeys.area)),
+    (data_checks.ownerless_work, (WorkKeys.area, JobKeys.area, ArchiveKeys.area)),
+    (data_checks.missing_log_chunks, (WorkKeys.area, JobKeys.area, ArchiveKeys.area)),
+    (data_checks.ownerless_blobs, (BlobKeys.area, PoolKeys.area, JobKeys.area, ArchiveKeys.area)),
     (data_checks.stale_endpoints, (EndpointKey.area, JobKeys.area)),
     (queue_checks.leftovers, (NameKeys.area, QueueKeys.area, TaskKeys.area)),
     (queue_checks.unfinished_queues, (NameKeys.area, QueueKeys.area, TaskKeys.area)),
     (queue_checks.orphan_leases, (NameKeys.area, QueueKeys.area)),
     (queue_checks.unreadable_segments, (NameKeys.area, QueueKeys.area)),
     (queue_checks.orphan_large_items, (NameKeys.area, QueueKeys.area)),
-    (queue_checks.unused_pools, (NameKeys.area, QueueKeys.area, TaskKeys.area, JobKeys.area)),
+    (queue_checks.unused_pools, (NameKeys.area, QueueKeys.area, TaskKeys.area, JobKeys.area, ArchiveKeys.area)),
 )
 """Each check, with the areas that it needs: without one of them it would report problems that do not exist."""
 
@@ -98,11 +100,12 @@ async def repair(core: Core) -> list[Moved]:
     Returns the unreadable objects that it set aside. It declares no agent dead, because that takes longer than one
     observation. If a step fails, the others still run; `check` reports what is left.
     """
-    watch = FailureDetector(core)
+    watch, mended = FailureDetector(core), Repair(core, Admission(core))
     steps: list[Callable[[], Awaitable[object]]] = [
         lambda: watch.observe_agents({}),
         lambda: map_noting_problems(watch.unreaped(), lambda dead: reaper.reap(core, dead), {}, lambda dead: dead.key),
-        lambda: Repair(core, Admission(core)).run(watch.watched()),
+        lambda: mended.run(watch.watched()),
+        mended.archive.run,
     ]
     await map_noting_problems(steps, lambda step: step(), {}, at_once=1)
     fixes = ((found.problem.key, found.fix) for found in await _confirmed(core) if found.fix is not None)

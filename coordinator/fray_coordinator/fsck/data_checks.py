@@ -8,8 +8,8 @@ from fray_coordinator.fsck.snapshot import Snapshot
 from fray_coordinator.jobs.logs import may_lack_middle
 from fray_coordinator.protocol.naming import is_stale
 from fray_coordinator.protocol.pool_environments import blobs_named
-from fray_coordinator.protocol.retention import oldest_used_month, unneeded_blobs
-from fray_layouts.object_keys import BlobKeys, JobKeys, PoolKeys
+from fray_coordinator.protocol.retention import oldest_kept_month, unneeded_blobs
+from fray_layouts.object_keys import ArchiveKeys, BlobKeys, JobKeys, PoolKeys
 from fray_layouts.spec import blobs_of
 from fray_layouts.work_keys import WorkKeys
 
@@ -50,11 +50,11 @@ def missing_log_chunks(seen: Snapshot) -> Iterator[SuspectedProblem]:
 def ownerless_blobs(seen: Snapshot) -> Iterator[SuspectedProblem]:
     """Find blobs that no job and no pool names; only if all records can be read, because any record may name one."""
     pools = [key for key in seen.keys[PoolKeys.area] if PoolKeys.parse_record(key)]
-    if any(seen.is_doubtful(key) for key in (*pools, *seen.keys[JobKeys.area])):
+    if any(seen.is_doubtful(key) for key in (*pools, *seen.keys[JobKeys.area], *seen.keys[ArchiveKeys.area])):
         return
     used = {key for job in seen.jobs.values() for key in blobs_of(job.spec)}
     used |= {blob for key in pools if key in seen.stored for blob in blobs_named(seen.stored[key].record)}
-    for key in unneeded_blobs(seen.keys[BlobKeys.area], used, oldest_used_month(seen.now, seen.settings)):
+    for key in unneeded_blobs(seen.keys[BlobKeys.area], used, oldest_kept_month(seen.now, seen.settings)):
         yield SuspectedProblem(Problem(key, "no job needs it", BY_SWEEP), fix=removal_of(key))
 
 

@@ -9,7 +9,7 @@ from fray_coordinator.protocol.heartbeat import is_fenced
 from fray_coordinator.protocol.scheduling import entry_of
 from fray_coordinator.protocol.transitions import Status, is_terminal
 from fray_layouts.index_keys import PendingKey
-from fray_layouts.object_keys import AgentKeys, BlobKeys, JobKeys
+from fray_layouts.object_keys import AgentKeys, ArchiveKeys, BlobKeys, JobKeys
 from fray_layouts.records import AgentRecord, JobRecord, KeptOutputs
 from fray_layouts.spec import blobs_of, is_gang
 from fray_layouts.work_keys import WorkKeys
@@ -118,6 +118,19 @@ def not_stopped(seen: Snapshot, job: JobRecord, holder: AgentRecord) -> Problem 
         return None
     what = f"it was asked to stop, but agent {holder.id}, which lives, has not ended {part}"
     return Problem(key, what, f"look at the processes on host {holder.host}; if they are gone, restart that agent")
+
+
+def records_in_both_places(seen: Snapshot) -> Iterator[SuspectedProblem]:
+    """Find archived jobs that run again. A mover that dies leaves two equal records, until the next repair moves on."""
+    for key in seen.keys[ArchiveKeys.area]:
+        job = seen.jobs.get(ArchiveKeys.parse(key) or "")
+        place = JobKeys.key(job.id) if job is not None else ""
+        if job is None or place not in seen.stored or key not in seen.stored or not seen.is_settled(place):
+            continue
+        if not is_terminal(job):
+            what = f"it is {job.status}, but its record {key} says that it has ended: it runs twice"
+            remedy = f"end it with `fray stop {job.id}`; until then, and afterwards, this record is the one that counts"
+            yield SuspectedProblem(Problem(place, what, remedy), seen.versions(place, key))
 
 
 def orphans(seen: Snapshot) -> Iterator[SuspectedProblem]:

@@ -15,7 +15,7 @@ from fray_coordinator.reconcile.reconciler import MAX_LISTED_PER_SECOND
 from fray_coordinator.store.interface import Listed, Object
 from fray_coordinator.store.paging import list_pages
 from fray_coordinator.store.records import Stored
-from fray_layouts.object_keys import AgentKeys, AsideKeys, CoordinatorKeys, EndpointKey, JobKeys
+from fray_layouts.object_keys import AgentKeys, ArchiveKeys, AsideKeys, CoordinatorKeys, EndpointKey, JobKeys
 from fray_layouts.records import (
     AgentRecord,
     ClusterSettings,
@@ -91,7 +91,9 @@ class Snapshot:
     @property
     def patience(self) -> float:
         """Seconds after which a step that others should have taken was lost, and its repair was lost too."""
-        repair = paced_interval(self.settings.repair_interval, len(self.jobs), MAX_LISTED_PER_SECOND)
+        repair = paced_interval(
+            self.settings.repair_interval, len(self.keys.get(JobKeys.area, ())), MAX_LISTED_PER_SECOND
+        )
         return max(self.retried, MAX_REPAIR_INTERVALS * repair)
 
     def is_doubtful(self, key: str) -> bool:
@@ -101,7 +103,7 @@ class Snapshot:
 
     def has_job(self, job: str) -> bool:
         """Whether the job has a record, even a doubtful one."""
-        return job in self.jobs or self.is_doubtful(JobKeys.key(job))
+        return job in self.jobs or self.is_doubtful(JobKeys.key(job)) or self.is_doubtful(ArchiveKeys.key(job))
 
     def is_settled(self, *keys: str) -> bool:
         """Whether the last change of these records is so old that all its consequences must have happened."""
@@ -124,7 +126,7 @@ class Snapshot:
         """Add a record that was read under `key`."""
         self.stored[key] = stored
         if isinstance(stored.record, JobRecord):
-            self.jobs[stored.record.id] = stored.record
+            self.jobs.setdefault(stored.record.id, stored.record)  # of two, the one under jobs/ is read first
         elif isinstance(stored.record, AgentRecord):
             self.agents[stored.record.id] = with_bounded_interval(stored.record, self.settings)
         elif isinstance(stored.record, ReservationRecord):

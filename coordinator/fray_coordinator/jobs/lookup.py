@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from fray_coordinator.concurrency import map_concurrently, map_noting_problems
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord, JobNotFound
+from fray_coordinator.jobs.archive import archived_rows, find_record
 from fray_coordinator.jobs.mailbox import post_mail
 from fray_coordinator.protocol.heartbeat import DEATH_INTERVALS, with_bounded_interval
 from fray_coordinator.protocol.placements.owners import GANG
@@ -18,7 +19,7 @@ from fray_coordinator.protocol.stopping import holders_of
 from fray_coordinator.store.records import Stored, record_of
 from fray_layouts.errors import InvalidInput
 from fray_layouts.index_keys import PendingKey, PlacementKey
-from fray_layouts.object_keys import AgentKeys, JobIds, JobKeys, ReservationKeys
+from fray_layouts.object_keys import AgentKeys, ArchiveKeys, JobIds, JobKeys, ReservationKeys
 from fray_layouts.records import AgentRecord, JobRecord, ReservationRecord, ResourceUsage, total_usage
 from fray_layouts.spec import is_gang
 from fray_layouts.states import AgentState
@@ -33,7 +34,7 @@ _MAX_SHOWN = 5
 
 async def read_job(core: Core, job_id: str) -> Stored[JobRecord]:
     """The record of a job; raises JobNotFound."""
-    found = await core.records.read(JobKeys.key(JobIds.checked(job_id)), JobRecord)
+    found = await find_record(core, JobIds.checked(job_id))
     if found is None:
         await core.store.confirm_root()
         raise job_not_found(core, job_id)
@@ -50,7 +51,7 @@ async def find_reservation(core: Core, reservation: str) -> ReservationRecord | 
 
 
 async def find_job(core: Core, text: str, eligible: Callable[[JobRecord], bool] | None = None) -> Stored[JobRecord]:
-    """Find the job for `text`: its id, the beginning of its id, or its name.
+    """Find the job for `text`: its id, the beginning of its id, or its name. Archived jobs only if no other matches.
 
     Args:
         eligible: prefers these jobs if several match; None prefers none.
@@ -59,13 +60,15 @@ async def find_job(core: Core, text: str, eligible: Callable[[JobRecord], bool] 
         JobNotFound: no job matches.
         InvalidInput: several jobs match.
     """
-    exact = await core.records.read(JobKeys.key(JobIds.checked(text)), JobRecord)
+    exact = await find_record(core, JobIds.checked(text))
     if exact is not None:
         return exact
     rows = await core.store.list(JobKeys.area + text)
     ids = [job for job in (JobKeys.parse(row.key) for row in rows) if job]
-    named = [job for job in ids if job.rpartition("-")[0] == text]
-    fitting = named or ids
+    fitting = _best_matches(ids, text)
+    if not fitting:
+        pages = archived_rows(core, text=text)
+        fitting = _best_matches([ArchiveKeys.parse(row.key) or "" async for page in pages for row in page], text)
     if not fitting:
         raise job_not_found(core, text)
     if len(fitting) > 1 and eligible is not None:
@@ -76,10 +79,24 @@ async def find_job(core: Core, text: str, eligible: Callable[[JobRecord], bool] 
     return await read_job(core, fitting[0])
 
 
+def _best_matches(ids: list[str], text: str) -> list[str]:
+    """Of ids that begin with the text, those whose name it is; if there are none, all."""
+    return [job for job in ids if job.rpartition("-")[0] == text] or ids
+
+
 async def all_jobs(core: Core, problems: dict[str, str]) -> list[JobRecord]:
     """Every job's record, in order of submission; those that cannot be read are noted in `problems`."""
     rows = await core.store.list(JobKeys.area)
-    return await read_jobs(core, [job for job in (JobKeys.parse(row.key) for row in rows) if job], problems)
+    ids = {job for job in (JobKeys.parse(row.key) for row in rows) if job}
+    found = await read_jobs(core, ids, problems)
+    keys = [row.key async for page in archived_rows(core) for row in page]  # second: a record moves from the first
+
+    async def read(key: str) -> JobRecord | None:
+        return record_of(await core.records.read(key, JobRecord, one_of_many=True))
+
+    old = [key for key in keys if ArchiveKeys.parse(key) not in ids]
+    found += [job for job in await map_noting_problems(old, read, problems) if job is not None]
+    return in_order(found)
 
 
 async def active_jobs(core: Core, agents: Iterable[AgentRecord], problems: dict[str, str]) -> list[JobRecord]:
@@ -94,14 +111,19 @@ async def active_jobs(core: Core, agents: Iterable[AgentRecord], problems: dict[
 async def read_jobs(core: Core, ids: Iterable[str], problems: dict[str, str]) -> list[JobRecord]:
     """The existing records of these ids, in order of submission; those that cannot be read are noted in `problems`."""
     found = await jobs_by_id(core, ids, problems)
-    return sorted((job for job in found.values() if job), key=lambda job: (job.submitted_at, job.id))
+    return in_order(job for job in found.values() if job)
+
+
+def in_order(jobs: Iterable[JobRecord]) -> list[JobRecord]:
+    """The jobs in order of submission."""
+    return sorted(jobs, key=lambda job: (job.submitted_at, job.id))
 
 
 async def jobs_by_id(core: Core, ids: Iterable[str], problems: dict[str, str]) -> dict[str, JobRecord | None]:
     """By id: the record, or None if there is none; ids whose records cannot be read are only noted in `problems`."""
 
     async def read(job: str) -> tuple[str, JobRecord | None]:
-        return job, record_of(await core.records.read(JobKeys.key(job), JobRecord, one_of_many=True))
+        return job, record_of(await find_record(core, job, one_of_many=True))
 
     return dict(await map_noting_problems(ids, read, problems, JobKeys.key))
 

@@ -8,11 +8,12 @@ from collections.abc import Callable
 
 from fray_coordinator.core import Core
 from fray_coordinator.jobs import gang_commit, mailbox, pending_index
+from fray_coordinator.jobs.archive import find_archived
 from fray_coordinator.jobs.lookup import job_not_found
 from fray_coordinator.protocol.scheduling import entry_of
 from fray_coordinator.protocol.stopping import request_stop
 from fray_coordinator.protocol.transitions import Status, is_terminal
-from fray_coordinator.store.records import Stored
+from fray_coordinator.store.records import Stored, record_of
 from fray_layouts.object_keys import JobIds, JobKeys
 from fray_layouts.records import JobRecord
 from fray_layouts.spec import is_gang
@@ -30,6 +31,8 @@ async def stop(core: Core, job_id: str, reason: str, by: str = StopOrigin.USER) 
     """
     key = JobKeys.key(JobIds.checked(job_id))
     job = await stop_if(core, key, lambda job: request_stop(job, core.now(), reason, by))
+    if job is None:
+        job = record_of(await find_archived(core, job_id))
     if job is None:
         raise job_not_found(core, job_id)
     return job

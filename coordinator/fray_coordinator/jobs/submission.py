@@ -16,13 +16,14 @@ from fray_coordinator.concurrency import MAX_CONCURRENT_FOR_PEOPLE, map_concurre
 from fray_coordinator.core import Core
 from fray_coordinator.errors import ParentNotRunning
 from fray_coordinator.jobs import doorbell, pending_index, placement_index
+from fray_coordinator.jobs.archive import find_record
 from fray_coordinator.protocol import cascade
 from fray_coordinator.protocol.job_identity import identify
 from fray_coordinator.protocol.pending_index import is_created_late
 from fray_coordinator.protocol.resubmission import check_resubmission
 from fray_coordinator.protocol.transitions import Status
 from fray_coordinator.store.interface import ABSENT
-from fray_coordinator.store.records import Stored
+from fray_coordinator.store.records import Stored, record_of
 from fray_layouts.errors import InvalidInput
 from fray_layouts.index_keys import ChildKey
 from fray_layouts.object_keys import BlobKeys, JobIds, JobKeys
@@ -91,11 +92,16 @@ async def ring(core: Core, jobs: Sequence[JobRecord]) -> None:
 
 async def running_parent(core: Core, parent: str) -> JobRecord:
     """The record of the running job `parent`. Raises ParentNotRunning."""
-    found = await core.records.read(JobKeys.key(JobIds.checked(parent, "parent")), JobRecord)
+    found = await find_record(core, JobIds.checked(parent, "parent"))
     if found is None or found.record.status != Status.RUNNING:
-        state = "unknown" if found is None else found.record.status
-        raise ParentNotRunning(f"the parent {parent} is {state}; a child needs a running parent, or leave parent out")
+        raise not_running(parent, record_of(found))
     return found.record
+
+
+def not_running(parent: str, found: JobRecord | None) -> ParentNotRunning:
+    """The error for a child of `parent`, whose record is `found`."""
+    state = "unknown" if found is None else found.status
+    return ParentNotRunning(f"the parent {parent} is {state}; a child needs a running parent, or leave parent out")
 
 
 async def put_blob(core: Core, data: bytes) -> str:
@@ -121,7 +127,7 @@ async def _with_blob(core: Core, spec: JobSpec) -> JobSpec:
 async def submit_one(core: Core, job: JobRecord) -> Submitted:
     """Submit a job of `new_record`, without ringing a doorbell. Raises as `submit`."""
     spec = job.spec
-    if spec.id and (earlier := await core.records.read(JobKeys.key(job.id), JobRecord)) is not None:
+    if spec.id and (earlier := await find_record(core, job.id)) is not None:
         return Submitted(await _adopt(core, earlier, job), True)
     await create_child_entry(core, job)
     await create_index_entry(core, job)

@@ -14,6 +14,7 @@ from fray_coordinator.backoff import WARN_AFTER
 from fray_coordinator.concurrency import MAX_CONCURRENT_FOR_PEOPLE, map_concurrently
 from fray_coordinator.core import Core
 from fray_coordinator.errors import JobGone, JobNotFound
+from fray_coordinator.jobs.archive import find_record, reread_record
 from fray_coordinator.jobs.lookup import job_not_found
 from fray_coordinator.jobs.poll_backoff import PollBackoff
 from fray_coordinator.jobs.waiting_reasons import WaitingReasons
@@ -59,9 +60,9 @@ class WatchedJobs:
         """The record if it has changed."""
         before = self.known.get(job)
         if before is None:
-            now = await self.core.records.read(JobKeys.key(JobIds.checked(job)), JobRecord)
+            now = await find_record(self.core, JobIds.checked(job))
         else:
-            now = await self.core.records.reread(before)
+            now = await reread_record(self.core, before)
         if now is None:
             await self.core.store.confirm_root()
             raise _missing_job(self.core, job, before is not None)

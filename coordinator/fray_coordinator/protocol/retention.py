@@ -25,13 +25,28 @@ from fray_layouts.records import ClusterSettings, JobRecord
 SUBMITTER_TIMEOUT = 3600.0
 """Seconds after which no submitter still tries to create a record."""
 
+BLOB_SPARE_SECONDS = 31 * 86400.0
+"""Seconds from the end of a blob's month to the latest end of jobs whose archived records keep the blob.
+
+The sweep of blobs does not read the archive. So it keeps each blob for as long as a job may be kept that ended in this
+time; a job that ends later keeps its record under `jobs/`, which the sweep knows.
+"""
+
+ARCHIVE_SPARE_SECONDS = 2 * 86400.0
+"""Seconds for which an archived record may be kept longer than it must be, since the archive is swept only at times."""
+
 ENDED_AGENTS_KEPT = 1000
 """Records of ended agents that are kept, for people to read. Each pass lists them all, so there are not more."""
 
 
+def recreation_seconds(settings: ClusterSettings) -> float:
+    """Seconds after a job's end in which some submitter, or a late write of one, may still create its record again."""
+    return settings.quarantine + SUBMITTER_TIMEOUT
+
+
 def retention_seconds(settings: ClusterSettings) -> float:
     """Seconds for which a finished job is kept."""
-    return max(settings.retention, settings.quarantine + SUBMITTER_TIMEOUT)
+    return max(settings.retention, recreation_seconds(settings))
 
 
 def is_removable(job: JobRecord, now: float, settings: ClusterSettings, version_in_inbox: str | None) -> bool:
@@ -62,13 +77,22 @@ def is_pool_unused(created: float, used: float, now: float, settings: ClusterSet
     return 0.0 < last < now - retention_seconds(settings)
 
 
-def oldest_used_month(now: float, settings: ClusterSettings) -> str:
-    """The oldest month in which a submitter that is about to name a blob may have stored or found it."""
-    return BlobKeys.month(now - settings.quarantine - SUBMITTER_TIMEOUT)
+def oldest_kept_month(now: float, settings: ClusterSettings) -> str:
+    """The oldest month of blobs that archived jobs, or submitters that are about to name a blob, may need."""
+    kept = recreation_seconds(settings) + retention_seconds(settings)
+    return BlobKeys.month(max(now - kept - BLOB_SPARE_SECONDS - ARCHIVE_SPARE_SECONDS, 0.0))
+
+
+def is_archived_record_due(written: float, now: float, settings: ClusterSettings) -> bool:
+    """Whether an archived record that was written at this time may be removed: then its job ended even earlier."""
+    return now - written > retention_seconds(settings)
 
 
 def unneeded_blobs(blobs: Iterable[str], used: Set[str], since: str) -> list[str]:
-    """The blobs that no record names and that are older than the month `since`. used: the blobs that records name."""
+    """The blobs older than the month `since` that no record under `jobs/` and no pool names.
+
+    used: the blobs that they name.
+    """
     months = ((key, BlobKeys.parse(key)) for key in blobs)
     return [key for key, month in months if month is not None and month < since and key not in used]
 

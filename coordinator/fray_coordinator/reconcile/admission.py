@@ -11,11 +11,12 @@ import msgspec
 
 from fray_coordinator.concurrency import map_noting_problems
 from fray_coordinator.core import Core
-from fray_coordinator.errors import ParentNotRunning, ReservationNotFound
+from fray_coordinator.errors import ParentNotRunning, ParentWaits, ReservationNotFound
 from fray_coordinator.jobs import doorbell, pending_index, placement_index
-from fray_coordinator.jobs.submission import create_child_entry, running_parent
+from fray_coordinator.jobs.archive import find_archived, find_record
+from fray_coordinator.jobs.submission import create_child_entry, not_running
 from fray_coordinator.placements.routing import ReservationRouter
-from fray_coordinator.protocol.admission import admit_or_withdraw, record_of_drop
+from fray_coordinator.protocol.admission import ParentVerdict, admit_or_withdraw, judge_parent, record_of_drop
 from fray_coordinator.protocol.resubmission import check_resubmission
 from fray_coordinator.protocol.retention import retention_seconds
 from fray_coordinator.protocol.transitions import Status
@@ -103,9 +104,20 @@ class Admission:
         self._rejections_seen_at = now
 
     async def settle_record(self, job: Stored[JobRecord]) -> None:
-        """Admit or withdraw an unadmitted record, depending on what the inbox holds now, and finish what follows."""
+        """Admit or withdraw an unadmitted record, depending on what the inbox holds now, and finish what follows.
+
+        If the job is archived, the record is deleted: an agent read the file, slept, and created it after all was over.
+        """
         origin = job.record.inbox
         if origin is None:
+            return
+        if (
+            job.record.status == Status.UNADMITTED
+            and (old := await find_archived(self.core, job.record.id)) is not None
+        ):
+            await self.core.store.delete(job.key, job.version)
+            if old.record.inbox == origin:
+                await self._take_away(origin.current_key, origin.version)
             return
         present = await self.core.store.get(origin.current_key)
         version = present.version if present else None
@@ -151,21 +163,35 @@ class Admission:
         await self._handle_drop(staged_key)
 
     async def _admit(self, key: str, drop: Object, spec: JobSpec) -> None:
-        parent = await running_parent(self.core, spec.parent) if spec.parent else None
+        """Make a job of a file; or finish an admission whose agent died, whatever has become of the parent since."""
+        parent = record_of(await find_record(self.core, spec.parent, one_of_many=True)) if spec.parent else None
         dropped_at = InboxKeys.staged_at(key) if self.core.store.renames else None
         job = record_of_drop(key, drop.version, dropped_at or drop.updated, spec, parent)
+        verdict = judge_parent(spec, parent)
+        if verdict is not ParentVerdict.RUNS or spec.id:  # else `settle_record` finds a job that was archived
+            known = await find_record(self.core, job.id, one_of_many=True)
+            if known is not None:
+                await self._finish(key, drop, known, job)
+                return
+        if verdict is ParentVerdict.OVER:
+            raise not_running(spec.parent, parent)
+        if verdict is ParentVerdict.WAITS:
+            raise ParentWaits(f"it waits for its parent {spec.parent} to run; the file is rejected if that ends first")
         (job.spec,) = await self._router.route(self.core, [job.spec])
         if parent is not None:
             job.parent = ParentLink(job=parent.id, attempt=parent.attempt, detached=spec.detached)
             job.ancestors = ancestors_of_child(parent.ancestors, parent.id)
             await create_child_entry(self.core, job)
         written = await self.core.records.write(JobKeys.key(job.id), JobRecord, job, None, one_of_many=True)
-        if written.stored is None:
-            return
-        if written.stored.record.inbox == job.inbox:
-            await self.settle_record(written.stored)
+        if written.stored is not None:
+            await self._finish(key, drop, written.stored, job)
+
+    async def _finish(self, key: str, drop: Object, known: Stored[JobRecord], job: JobRecord) -> None:
+        """Finish a drop that has the record `known`; `job` is the record that was wanted for it."""
+        if known.record.inbox == job.inbox:
+            await self.settle_record(known)
         else:  # a resubmission under the same `id`: the first job also answers this drop
-            check_resubmission(written.stored.record, job)
+            check_resubmission(known.record, job)
             await self._take_away(key, drop.version)
 
     async def _reject(self, key: str, drop: Object, reason: str) -> None:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from fray_coordinator.protocol.archiving import archive_time
 from fray_coordinator.protocol.claiming import waits_until
 from fray_coordinator.protocol.placements.entries import entry_of_gang
 from fray_coordinator.protocol.retention import due_at
@@ -16,9 +17,16 @@ from fray_layouts.spec import blobs_of, is_gang
 
 @dataclass(frozen=True, slots=True)
 class EndedJob:
-    """A job that has ended. `parent`: its parent, which must be removed after it; "" if none. `blobs`: their keys."""
+    """A job that has ended and is not archived yet.
+
+    Attributes:
+        archive_at, due_at: time on the storage's clock from which its record may be archived, or removed.
+        parent: id of the parent that is kept under `jobs/` as long as this job; "" if there is none.
+        blobs: keys of the blobs that it names.
+    """
 
     version: str
+    archive_at: float
     due_at: float
     parent: str
     blobs: tuple[str, ...]
@@ -65,7 +73,7 @@ def summarize(job: Stored[JobRecord], settings: ClusterSettings) -> OpenJob | En
     link, lease, blobs = record.parent, record.lease, tuple(blobs_of(record.spec))
     parent = link.job if link is not None and not link.detached else ""
     if is_terminal(record):
-        return EndedJob(job.version, due_at(record, settings), parent, blobs)
+        return EndedJob(job.version, archive_time(record, settings), due_at(record, settings), parent, blobs)
     return OpenJob(
         id=record.id,
         version=job.version,

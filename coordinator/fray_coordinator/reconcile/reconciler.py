@@ -26,7 +26,7 @@ from fray_coordinator.reconcile.repair import Repair
 from fray_coordinator.role_election import RoleElection
 from fray_coordinator.store.records import Stored, record_of
 from fray_layouts.inbox_keys import InboxKeys
-from fray_layouts.object_keys import AgentKeys, CoordinatorKeys, JobKeys
+from fray_layouts.object_keys import AgentKeys, ArchiveKeys, CoordinatorKeys, JobKeys
 from fray_layouts.records import AgentRecord, HintEndpoint, ReconcilerRecord, Suspect
 
 MAX_LISTED_PER_SECOND = 2000.0
@@ -86,7 +86,7 @@ class Reconciler:
     @property
     def problems(self) -> dict[str, str]:
         """By key of the object or folder, the errors of the last pass."""
-        works = (self.detector, self.admission, self.repair, self.placements, self._background)
+        works = (self.detector, self.admission, self.repair, self.repair.archive, self.placements, self._background)
         return self._failed | {key: problem for work in works for key, problem in work.problems.items()}
 
     def pool_slots(self, pool: str) -> int:
@@ -238,11 +238,19 @@ class Reconciler:
         """Start or continue the background work, and wait for it up to `seconds`."""
         unreaped = self.detector.unreaped()
         self._background.forget_all_but(
-            [JobKeys.area, AgentKeys.area, UNREAD_AGENTS, InboxKeys.area, *(dead.key for dead in unreaped)]
+            [
+                JobKeys.area,
+                ArchiveKeys.area,
+                AgentKeys.area,
+                UNREAD_AGENTS,
+                InboxKeys.area,
+                *(dead.key for dead in unreaped),
+            ]
         )
         for dead in unreaped[:MAX_CONCURRENT_REAPS]:
             self._background.start(dead.key, partial(reaper.reap, self.core, dead))
         self._background.start(AgentKeys.area, self.detector.forget_old)
+        self._background.start(ArchiveKeys.area, self.repair.archive.run)
         self._background.start(InboxKeys.area, self.admission.run)
         await self._background.wait(seconds)
 

@@ -13,14 +13,16 @@ from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord
 from fray_coordinator.jobs import cascade, doorbell, pending_index, pool_environments, stopping
 from fray_coordinator.pool import worker_pools
+from fray_coordinator.protocol.archiving import may_archive
 from fray_coordinator.protocol.cascade import ChildVerdict
 from fray_coordinator.protocol.claiming import WAITING_TO_START, expired
 from fray_coordinator.protocol.dropped_jobs import is_unlisted
 from fray_coordinator.protocol.heartbeat import with_bounded_interval
-from fray_coordinator.protocol.retention import may_remove, oldest_used_month
+from fray_coordinator.protocol.retention import may_remove, oldest_kept_month
 from fray_coordinator.protocol.transitions import Status
 from fray_coordinator.reconcile import removal
 from fray_coordinator.reconcile.admission import Admission
+from fray_coordinator.reconcile.archive_keeper import ArchiveKeeper
 from fray_coordinator.reconcile.gang_repair import GangRepair
 from fray_coordinator.reconcile.job_summary import OpenJob
 from fray_coordinator.reconcile.job_table import JobTable
@@ -42,7 +44,11 @@ POOL_SWEEP_INTERVAL = 3600.0
 
 @dataclass(slots=True)
 class Repair:
-    """Runs repairs, and remembers between them what it has read."""
+    """Runs repairs, and remembers between them what it has read.
+
+    Attributes:
+        archive: moves the jobs that a repair finds to have ended long ago; its `run` is no part of the repair.
+    """
 
     core: Core
     admission: Admission
@@ -51,6 +57,7 @@ class Repair:
     _endpoints: StaleEndpoints = field(init=False)
     _reservations: ReservationRepair = field(init=False)
     _jobs: JobTable = field(init=False)
+    archive: ArchiveKeeper = field(init=False)
     _holders: UnreadableHolders = field(init=False)
     _gangs: GangRepair = field(init=False)
     _missed: MissedJobs = field(default_factory=MissedJobs)
@@ -59,6 +66,7 @@ class Repair:
 
     def __post_init__(self) -> None:
         self._jobs = JobTable(self.core)
+        self.archive = ArchiveKeeper(self.core)
         self._endpoints = StaleEndpoints(self.core)
         self._reservations = ReservationRepair(self.core)
         self._holders = UnreadableHolders(self.core)
@@ -72,7 +80,7 @@ class Repair:
 
     @property
     def size(self) -> int:
-        """The number of jobs, as of the last repair."""
+        """The number of jobs under `jobs/`, as of the last repair."""
         return self._jobs.size
 
     async def run(self, live: Mapping[str, Stored[AgentRecord]]) -> None:
@@ -117,10 +125,19 @@ class Repair:
         await self._each(sorted(parents), lambda parent: cascade.stop_children(self.core, parent), ChildKey.prefix)
         with_children = {child.parent for child in children} | self._jobs.parents()
         if not self._jobs.may_lack_children():
-            await self._each([key for key in self._jobs.ended if self._is_due(key, with_children)], self._remove)
+            await self._let_go(with_children)
 
-    def _is_due(self, key: str, parents: set[str]) -> bool:
-        return may_remove(self._jobs.ended[key].due_at, self.core.now(), JobKeys.parse(key) in parents)
+    async def _let_go(self, parents: set[str]) -> None:
+        """Remove the jobs that nobody needs any more, and let the archive take those that ended long ago."""
+        now, removed, archived = self.core.now(), [], []
+        for key, job in self._jobs.ended.items():
+            has_children = (job_id := JobKeys.parse(key) or "") in parents
+            if may_remove(job.due_at, now, has_children):
+                removed.append(key)
+            elif may_archive(job.archive_at, now, has_children):
+                archived.append(job_id)
+        self.archive.take(archived)
+        await self._each(removed, self._remove)
 
     async def _remove(self, key: str) -> None:
         job = await self.core.records.read(key, JobRecord, one_of_many=True)
@@ -214,7 +231,7 @@ class Repair:
 
     async def _sweep_blobs(self) -> None:
         """Remove unneeded blobs once a month, but not while some records, which may name any blob, cannot be read."""
-        since = oldest_used_month(self.core.now(), self.core.settings)
+        since = oldest_kept_month(self.core.now(), self.core.settings)
         if since == self._blobs_swept_until or self._problems:
             return
         used = await pool_environments.blobs_of_pools(self.core, self._problems)

@@ -12,7 +12,7 @@ from fray_coordinator.store.interface import ABSENT, Applied, Expectation, NotMo
 from fray_coordinator.store.store import Store
 from fray_layouts import codec
 from fray_layouts.errors import Malformed
-from fray_layouts.object_keys import key_of
+from fray_layouts.object_keys import keys_of
 from fray_layouts.records import Record
 
 R = TypeVar("R", bound=Record)
@@ -165,6 +165,7 @@ class Records:
             decoded = codec.decode(found.data, kind)
         except Malformed as error:
             raise BadRecord(f"{key} does not hold a {kind.__name__}: {error}{REMOVE_HINT}") from None
-        if (own := key_of(decoded.record)) not in (None, key):
+        if (places := keys_of(decoded.record)) and key not in places:
+            own = places[0]
             raise MisplacedRecord(f"{key} holds a copy of {own}, or what was moved from there{REMOVE_HINT}", own)
         return Stored(key, decoded.record, decoded.raw, found.version, found.updated)

@@ -10,7 +10,9 @@ import { readFileSync } from "node:fs";
 import { isDeepStrictEqual } from "node:util";
 
 import { isProgram, openCluster } from "./cluster.mjs";
-import { agentKey, ancestorsOfChild, childKey, doorbellKey, jobId, jobKey, logKey, pendingKey } from "./names.mjs";
+import {
+  agentKey, ancestorsOfChild, archiveKey, childKey, doorbellKey, jobId, jobKey, logKey, pendingKey,
+} from "./names.mjs";
 import { stamped } from "./records.mjs";
 import { ABSENT, ANYTHING, insist, sleep } from "./store.mjs";
 import { hasEnded, stopRequested } from "./transitions.mjs";
@@ -28,13 +30,25 @@ export async function submit({ store, records, settings }, given) {
     job.parent = { job: parent.id, attempt: parent.attempt ?? 1, detached: spec.detached ?? false };
     if (!spec.detached) await records.create(childKey(parent.id, job.parent.attempt, job.id), { child: job.id });
   }
+  const earlier = given.id ? await readJob(records, id) : null;
+  if (earlier) return sameJob(id, earlier.record, spec);
   const entry = [pendingKey(job), JSON.stringify(stamped({ job: job.id, attempt: 1 }))];
   await insist(() => store.write(...entry, ABSENT), 3600);
   const { record, applied } = await records.create(jobKey(job.id), job);
-  if (!applied && !runsTheSame(record.spec, spec)) throw new Error(`${job.id} exists and runs something else`);
+  if (!applied) sameJob(id, record, spec);
   if (applied && store.now() - at > settings.quarantine / 2) await insist(() => store.write(...entry, ANYTHING));
   if (applied) await ring({ store, settings }, spec.pool);
   return job.id;
+}
+
+/** The record of a job, unless it has that version still; null if there is none. */
+async function readJob(records, id, unless) {
+  return (await records.read(jobKey(id), unless)) ?? (await records.read(archiveKey(id)));
+}
+
+function sameJob(id, earlier, spec) {
+  if (!runsTheSame(earlier.spec, spec)) throw new Error(`${id} exists and runs something else`);
+  return id;
 }
 
 async function runningParent(records, id) {
@@ -57,9 +71,9 @@ export async function ring({ store, settings }, pool = "default") {
 /** Asks that a job end. Gives its record; one that runs ends as soon as its holder has read the wish. */
 export async function stop({ store, records }, id, reason = "stopped by a client in Node", by = "user") {
   const found = await records.change(jobKey(id), (job) => stopRequested(job, reason, store.now(), by));
-  if (!found) throw new Error(`there is no job ${id}`);
-  const job = found.record;
-  if (job.status === "stopped" && found.applied) await store.remove(pendingKey(job)).catch(() => {});
+  const job = found?.record ?? (await readJob(records, id))?.record;
+  if (!job) throw new Error(`there is no job ${id}`);
+  if (job.status === "stopped" && found?.applied) await store.remove(pendingKey(job)).catch(() => {});
   if (job.status === "running") await records.change(agentKey(job.lease.agent), sendMail);
   return job;
 }
@@ -71,7 +85,7 @@ const sendMail = (agent) => (ended(agent) || agent.mail ? null : { ...agent, mai
 export async function follow({ store, records, settings }, id, print = () => {}) {
   let seen = null;
   for (let next = { attempt: 1, number: 1 }; ; await sleep(settings.poll_interval)) {
-    const found = await records.read(jobKey(id), seen?.version);
+    const found = await readJob(records, id, seen?.version);
     if (!found) throw new Error(seen ? `${id} ended and was removed` : `there is no job ${id}`);
     if (found.record) seen = found;
     next = await printNew(store, seen.record, next, print);

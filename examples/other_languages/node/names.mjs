@@ -47,6 +47,14 @@ export const agentId = (host, now, six = randomDigits(6)) =>
 export const CLUSTER = "cluster.json";
 export const PASS = "coordinator/reconciler.json";
 export const jobKey = (id) => `jobs/${id}.json`;
+
+/** Where the record of a job lies that ended long ago: by the day of submission, if that stands in the id. */
+export function archiveKey(id) {
+  const fresh = /.-([0-9a-hjkmnp-tv-z]{9})[0-9a-hjkmnp-tv-z]{6}$/.exec(id);
+  const folder = fresh ? new Date(timeOfName(fresh[1]) * 1000).toISOString().slice(0, 10) : "own";
+  return `archive/${folder}/${id}.json`;
+}
+
 export const agentKey = (id) => `agents/${id}.json`;
 export const doorbellKey = (pool) => `pools/${pool}/doorbell`;
 export const pendingFolder = (pool) => `pending/${pool}/`;

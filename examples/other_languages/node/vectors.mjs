@@ -82,6 +82,7 @@ function keyOf(input) {
   if (child) return names.childKey(parent, attempt, child);
   if (kind) return names.nameKey(namespace, kind, name);
   if (actor || actor_id || "part" in input || input.content || input.key || input.below?.startsWith("tasks/")) return NOT_HERE;
+  if (input.archived) return names.archiveKey(input.archived);
   if (job) return number ? names.logKey(job, attempt, number) : names.resultKey(job, attempt);
   if (input.incarnation) return queue.queue;
   if (input.token) return queue.segment(segmentName(time, input.order, input.token, input.items));

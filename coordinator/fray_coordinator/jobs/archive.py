@@ -1,0 +1,78 @@
+"""Records of jobs in their two places, `jobs/` and `archive/`; `protocol.archiving` says why two reads find any job."""
+
+from collections.abc import AsyncIterator
+
+from fray_coordinator.core import Core
+from fray_coordinator.protocol.archiving import archive_time, may_archive
+from fray_coordinator.store.interface import ANY, Listed
+from fray_coordinator.store.paging import list_pages
+from fray_coordinator.store.records import Stored
+from fray_layouts import codec
+from fray_layouts.object_keys import ArchiveKeys, JobKeys
+from fray_layouts.records import JobRecord
+
+
+async def find_record(core: Core, job_id: str, one_of_many: bool = False) -> Stored[JobRecord] | None:
+    """The record of a job, wherever it lies; None if there is none. Raises BadRecord: it cannot be read.
+
+    Code that acts only on jobs that have not ended reads `jobs/` alone. one_of_many: as in `Store.get`.
+    """
+    found = await core.records.read(JobKeys.key(job_id), JobRecord, one_of_many)
+    return found if found is not None else await find_archived(core, job_id, one_of_many)
+
+
+async def reread_record(core: Core, known: Stored[JobRecord]) -> Stored[JobRecord] | None:
+    """Read a record again: `known` itself if it has not changed (a cheap request), None if there is none any more."""
+    found = await core.records.reread(known)
+    return found if found is not None else await find_archived(core, known.record.id)
+
+
+async def find_archived(core: Core, job_id: str, one_of_many: bool = False) -> Stored[JobRecord] | None:
+    """The archived record of a job; None if there is none. Raises BadRecord: it cannot be read."""
+    return await core.records.read(ArchiveKeys.key(job_id), JobRecord, one_of_many)
+
+
+async def archive(core: Core, job_id: str) -> None:
+    """Move the record of a job that ended long ago: copy it, then delete it on condition of the version copied.
+
+    The caller has checked that the job has no children. A copy may be there already, from a mover that died. It is
+    written again, because the record under `jobs/` counts.
+    """
+    job = await core.records.read(JobKeys.key(job_id), JobRecord, one_of_many=True)
+    if job is None or not may_archive(archive_time(job.record, core.settings), core.now(), has_children=False):
+        return
+    await core.store.put(ArchiveKeys.key(job_id), codec.encode(job.record, job.raw), ANY, one_of_many=True)
+    await core.store.delete(job.key, job.version)
+
+
+async def archived_rows(
+    core: Core, submitted_until: float | None = None, text: str = "", versions: bool = False
+) -> AsyncIterator[list[Listed]]:
+    """Yield pages of the rows of archived records. A listing of a bucket skips what is not asked for.
+
+    Args:
+        submitted_until: only jobs submitted until the day of this time, and those whose ids have no time; None: all.
+        text: only ids that begin with it.
+        versions: as for `Store.list`.
+    """
+    last_day = ArchiveKeys.own_ids if submitted_until is None else ArchiveKeys.folder(submitted_until)
+
+    def is_too_late(folder: str) -> bool:
+        return last_day < folder < ArchiveKeys.own_ids
+
+    def skip(key: str) -> str:
+        folder = key[: key.rindex("/") + 1]
+        if is_too_late(folder):
+            return ArchiveKeys.own_ids
+        if key < folder + text:
+            return folder + text
+        is_past = not key.startswith(folder + text) and folder != ArchiveKeys.area
+        return f"{folder}~" if is_past else key
+
+    async for page in list_pages(core.store, ArchiveKeys.area, next_after=skip, versions=versions):
+        jobs = [(row, ArchiveKeys.parse(row.key)) for row in page]
+        yield [
+            row
+            for row, job in jobs
+            if job is not None and job.startswith(text) and not is_too_late(row.key[: row.key.rindex("/") + 1])
+        ]

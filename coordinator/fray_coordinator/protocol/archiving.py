@@ -1,0 +1,50 @@
+"""Archiving: the record of a job that ended long ago moves from `jobs/` to `archive/`, so that `jobs/` stays short.
+
+**Invariant.** From its creation to its removal by retention, a job has a record under `jobs/` or under `archive/`, and
+the one under `archive/` has ended. A reader that looks under `jobs/` first and then under `archive/` finds it. No job
+runs again because its record has moved.
+
+**Unsafe sequences.**
+
+1. The record under `jobs/` is deleted, and the process that moves it dies before it has written the copy.
+2. The record is copied, then it changes, then it is deleted: the change is lost.
+3. A submitter with an `id` of its own, or an agent that admits a dropped file, looks for the job, sleeps while the job
+   runs, ends and is archived, then creates the record again; and the job runs a second time.
+4. A parent is archived, and a child of it is never stopped, because nothing lists its parent's end any more.
+
+**Why this cannot happen.** The copy is written first, and the record is deleted on condition of the version that was
+copied; a record never moves back. So who finds nothing under `jobs/` and then nothing under `archive/` knows that the
+job does not exist yet or was removed. A mover that dies between copy and deletion leaves both: readers take the one
+under `jobs/`, and the next move writes the copy again. Only records that have ended move, and these change no more. A
+record moves only when no submitter still tries to create it; an admission that creates it late looks under `archive/`
+before it admits, and deletes what it has created. A parent moves only after its children have ended, and a child whose
+parent has no record under `jobs/` is judged as if the parent had ended.
+"""
+
+from math import inf
+
+from fray_coordinator.protocol.retention import BLOB_SPARE_SECONDS, recreation_seconds
+from fray_coordinator.protocol.transitions import is_terminal
+from fray_layouts.object_keys import BlobKeys
+from fray_layouts.records import ClusterSettings, JobRecord
+from fray_layouts.spec import blobs_of
+
+
+def archive_time(job: JobRecord, settings: ClusterSettings) -> float:
+    """The storage's time from which the record may move to the archive; infinity if it stays under `jobs/`.
+
+    A job stays that names a blob stored long before its end. The sweep of blobs reads no archived records; it keeps a
+    blob for `BLOB_SPARE_SECONDS` longer than the jobs of the blob's month.
+    """
+    if not is_terminal(job):
+        return inf
+    ended_at = job.ended_at or job.submitted_at
+    oldest = BlobKeys.month(max(ended_at - BLOB_SPARE_SECONDS, 0.0))
+    if any((BlobKeys.parse(blob) or "") < oldest for blob in blobs_of(job.spec)):
+        return inf
+    return ended_at + recreation_seconds(settings)
+
+
+def may_archive(at: float, now: float, has_children: bool) -> bool:
+    """Whether the record may move now. at: as `archive_time` gives it. has_children: a child is still under `jobs/`."""
+    return now > at and not has_children
