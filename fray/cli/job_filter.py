@@ -69,12 +69,21 @@ class JobFilter:
             and self.state in (None, job.status)
         )
 
-    async def find(self, core: Core, problems: dict[str, str], ended: bool = False) -> FoundJobs:
+    def may_allow(self, job_id: str) -> bool:
+        """Whether the filter may select the job of this id. The ids that no submitter chose contain the name."""
+        from fray_layouts.object_keys import JobIds
+
+        return self.name is None or not JobIds.is_fresh(job_id) or fnmatchcase(job_id.rpartition("-")[0], self.name)
+
+    async def find(
+        self, core: Core, problems: dict[str, str], ended: bool = False, limit: int | None = None
+    ) -> FoundJobs:
         """Find the selected jobs, in order of submission, and their holdings in the agents' records.
 
         Args:
             problems: is filled with the records that cannot be read.
             ended: also find jobs that have ended. This costs a read of each; so does a filter for such a state.
+            limit: find only the last so many that were submitted.
         """
         from fray.cli.gang_view import as_one
         from fray_coordinator.jobs.lookup import active_jobs, all_jobs, live_agents, read_agents
@@ -82,13 +91,16 @@ class JobFilter:
         stored = await read_agents(core, problems)
         agents = [agent.record for agent in stored]
         ended = ended or self.state in _ENDED
-        jobs = await (all_jobs(core, problems) if ended else active_jobs(core, agents, problems))
+        if ended:
+            jobs = await all_jobs(core, problems)
+        else:
+            jobs = await active_jobs(core, agents, problems, self.allows, self.may_allow, limit)
         live = [agent for agent in agents if agent.state == AgentState.LIVE]
         held: dict[str, list[Holding]] = {}
         for agent in live:
             for job, holding in agent.holdings.items():
                 held.setdefault(job, []).append(holding)
-        found = [job for job in jobs if self.allows(job)]
+        found = [job for job in jobs if self.allows(job)][-limit if limit else None :]
         holdings = {job.id: as_one(held[job.id]) for job in found if job.id in held and job.ended_at is None}
         retried = {job.retry_of for job in jobs}
         return FoundJobs(found, holdings, live_agents(stored, core.now()), core.now(), retried)

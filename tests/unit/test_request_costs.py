@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from fray.cli.job_filter import JobFilter
 from fray_agents.agent.agent import Agent, AgentOptions
 from fray_agents.provisioning.scaler import Scaler
 from fray_coordinator.core import Core, open_core
@@ -117,6 +118,31 @@ async def test_archiving_a_job_costs_one_write_two_reads_and_no_listing(cluster:
     asked = Counter((verb, key.partition("/")[0]) for verb, key in connection.asked if verb != "list")
     assert asked == {("get", "jobs"): 10, ("put", "archive"): 5, ("delete", "jobs"): 5}
     assert connection.asked.count(("list", "jobs/")) == 1
+
+
+@pytest.mark.parametrize(
+    ("chosen", "limit", "least"),
+    [
+        (JobFilter(), None, 300),
+        (JobFilter(), 20, 20),
+        (JobFilter(name="job7"), None, 1),
+        (JobFilter(name="job?"), 5, 5),
+        (JobFilter(user="u0"), 5, 6),
+    ],
+)
+async def test_a_list_of_jobs_reads_little_more_than_what_it_shows(
+    cluster: Cluster, chosen: JobFilter, limit: int | None, least: int
+) -> None:
+    core, connection = await _cloud_core(cluster)
+    for number in range(300):
+        await _submit(core, name=f"job{number}", user=f"u{number % 2}")
+        await asyncio.sleep(1.0)
+    connection.asked.clear()
+    found = await chosen.find(core, {}, limit=limit)
+    reads = sum(verb.startswith("get") and key.startswith("jobs/") for verb, key in connection.asked)
+    assert reads <= 2 * least if chosen.user else reads <= 1.3 * least
+    every = await chosen.find(core, {})
+    assert [job.id for job in found.jobs] == [job.id for job in every.jobs][-limit if limit else None :]
 
 
 async def test_a_silent_job_costs_one_write_less(cluster: Cluster, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ cluster makes heartbeats only on request.
 """
 
 from collections.abc import Callable, Iterable
+from math import inf
 
 from msgspec.structs import replace
 
@@ -99,13 +100,36 @@ async def all_jobs(core: Core, problems: dict[str, str]) -> list[JobRecord]:
     return in_order(found)
 
 
-async def active_jobs(core: Core, agents: Iterable[AgentRecord], problems: dict[str, str]) -> list[JobRecord]:
-    """The jobs that wait or run, found by the indexes and the agents' holdings, so that finished jobs cost nothing."""
+async def active_jobs(
+    core: Core,
+    agents: Iterable[AgentRecord],
+    problems: dict[str, str],
+    is_wanted: Callable[[JobRecord], bool],
+    is_possible: Callable[[str], bool],
+    limit: int | None = None,
+) -> list[JobRecord]:
+    """The wanted jobs that wait or run, found by the indexes and the agents' holdings: finished jobs cost nothing.
+
+    Args:
+        is_possible: whether the job of this id may be wanted; others are not read.
+        limit: only the last so many that were submitted; earlier ones are not read, as far as ids and entries tell.
+    """
     pending = [PendingKey.parse(row.key) for row in await core.store.list(PendingKey.area)]
     owners = [PlacementKey.parse(row.key) for row in await core.store.list(PlacementKey.area)]
-    ids = {entry.job for entry in pending if entry} | {entry.owner for entry in owners if entry and entry.kind == GANG}
-    ids.update(job for agent in agents for job in agent.holdings)
-    return [job for job in await read_jobs(core, ids, problems) if job.ended_at is None]
+    times = {entry.job: entry.time for entry in pending if entry}
+    times |= {entry.owner: entry.time for entry in owners if entry and entry.kind == GANG}
+    for job in (job for agent in agents for job in agent.holdings if job not in times):
+        times[job] = inf if (submitted := JobIds.time_of(job)) is None else submitted
+    left = sorted(filter(is_possible, times), key=lambda job: times[job])
+    found: list[JobRecord] = []
+    while left:
+        wanting = len(left) if limit is None else limit - sum(job.submitted_at >= times[left[-1]] for job in found)
+        if wanting <= 0:
+            break
+        left, batch = left[: max(len(left) - wanting, 0)], left[-wanting:]
+        found += [job for job in await read_jobs(core, batch, problems) if job.ended_at is None and is_wanted(job)]
+    found = in_order(found)
+    return found if limit is None else found[-limit:]
 
 
 async def read_jobs(core: Core, ids: Iterable[str], problems: dict[str, str]) -> list[JobRecord]:

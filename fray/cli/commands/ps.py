@@ -43,12 +43,11 @@ def _lister(app: App, chosen: JobFilter, everything: bool, limit: int | None, cl
 
     def show() -> None:
         problems: dict[str, str] = {}
-        found, around, machines = app.run(lambda core: _find(core, chosen, problems, everything))
+        found, around, machines = app.run(lambda core: _find(core, chosen, problems, everything, limit))
         jobs, holdings, live, now, _ = found
         if clear and not app.json:
             click.clear()  # only now that the jobs are read, so that the screen is never empty
         app.warn(problems)
-        jobs = jobs[-limit:] if limit else jobs
         waiting = reasons_by_job(filter(is_waiting, jobs), live, now, around, machines)
         waiting |= {job.id: why for job in jobs if (why := why_stuck(job, live))}
         data: list[dict[str, Any]] = [
@@ -65,13 +64,13 @@ def _lister(app: App, chosen: JobFilter, everything: bool, limit: int | None, cl
     return show
 
 
-async def _find(core: Core, chosen: JobFilter, problems: dict[str, str], everything: bool) -> Any:
+async def _find(core: Core, chosen: JobFilter, problems: dict[str, str], everything: bool, limit: int | None) -> Any:
     """The jobs that `JobFilter.find` finds, the reservations in which they wait, and the machines of their pools."""
     from fray_coordinator.jobs.why_in_reservation import reservations_around
     from fray_coordinator.jobs.why_machines import machines_for
     from fray_coordinator.protocol.transitions import is_waiting
 
-    found = await chosen.find(core, problems, everything)
+    found = await chosen.find(core, problems, everything, limit)
     waiting = [job for job in found[0] if is_waiting(job)]
     around = await reservations_around(core, waiting)
     return found, around, await machines_for(core, waiting, around)
