@@ -244,8 +244,8 @@ def what_is_archived_has_ended_so(w: Watching, job: str, copy: JobRecord | None)
     Only retention changes it, to mark it.
     """
     last = w.jobs.get(job)
-    if copy is not None and last is not None and copy.expiring:
-        last = replace(last, expiring=True, op=copy.op, recent_ops=copy.recent_ops)
+    if copy is not None and last is not None:
+        last = replace(last, expiring=copy.expiring, op=copy.op, recent_ops=copy.recent_ops, created_op=copy.created_op)
     if copy is None or last is None or last.status not in TERMINAL or copy != last:
         message = f"{told(copy)} was archived for {job}, which is {told(last)}"
         raise Broken("what is archived is the job's last record", message, job)

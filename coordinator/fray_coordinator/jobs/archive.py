@@ -2,9 +2,11 @@
 
 from collections.abc import AsyncIterator
 
+from msgspec.structs import replace
+
 from fray_coordinator.core import Core
 from fray_coordinator.protocol.archiving import archive_time, may_archive
-from fray_coordinator.store.interface import ANY, Listed
+from fray_coordinator.store.interface import ABSENT, Applied, Listed
 from fray_coordinator.store.paging import list_pages
 from fray_coordinator.store.records import Stored
 from fray_layouts import codec
@@ -35,14 +37,29 @@ async def find_archived(core: Core, job_id: str, one_of_many: bool = False) -> S
 async def archive(core: Core, job_id: str) -> None:
     """Move the record of a job that ended long ago: copy it, then delete it on condition of the version copied.
 
-    The caller has checked that the job has no children. A copy may be there already, from a mover that died. It is
-    written again, because the record under `jobs/` counts.
+    The caller has checked that the job has no children. A copy may be there already, from a mover that died before the
+    record changed. Then the record is read again after that copy, and replaces it on condition of its version. So a
+    mover that was slow never puts an older copy over a newer one.
     """
+    copy, job = ArchiveKeys.key(job_id), await _movable(core, job_id)
+    if job is None:
+        return
+    written = await core.store.put(copy, codec.encode(job.record, job.raw), ABSENT, one_of_many=True)
+    if not isinstance(written, Applied):
+        old, job = await find_archived(core, job_id, one_of_many=True), await _movable(core, job_id)
+        if old is None or job is None:
+            return
+        update = await core.records.write(copy, JobRecord, job.record, replace(old, raw=job.raw), one_of_many=True)
+        if not update.wrote:
+            return
+    await core.store.delete(job.key, job.version)
+
+
+async def _movable(core: Core, job_id: str) -> Stored[JobRecord] | None:
     job = await core.records.read(JobKeys.key(job_id), JobRecord, one_of_many=True)
     if job is None or not may_archive(archive_time(job.record, core.settings), core.now(), has_children=False):
-        return
-    await core.store.put(ArchiveKeys.key(job_id), codec.encode(job.record, job.raw), ANY, one_of_many=True)
-    await core.store.delete(job.key, job.version)
+        return None
+    return job
 
 
 async def archived_rows(

@@ -7,7 +7,8 @@ runs again because its record has moved.
 **Unsafe sequences.**
 
 1. The record under `jobs/` is deleted, and the process that moves it dies before it has written the copy.
-2. The record is copied, then it changes, then it is deleted: the change is lost.
+2. The record is copied, then it changes, then it is deleted: the change is lost. Or a slow mover, which has read the
+   record before the change, writes its copy over the one that another mover has made since.
 3. A submitter with an `id` of its own, or an agent that admits a dropped file, looks for the job, sleeps while the job
    runs, ends and is archived, then creates the record again; and the job runs a second time.
 4. A parent is archived, and a child of it is never stopped, because nothing lists its parent's end any more.
@@ -15,7 +16,8 @@ runs again because its record has moved.
 **Why this cannot happen.** The copy is written first, and the record is deleted on condition of the version that was
 copied; a record never moves back. So who finds nothing under `jobs/` and then nothing under `archive/` knows that the
 job does not exist yet or was removed. A mover that dies between copy and deletion leaves both: readers take the one
-under `jobs/`, and the next move writes the copy again. Only records that have ended move, and these change no more. A
+under `jobs/`, and the next move replaces a copy that differs, on condition of that copy's version, by what it has read
+after it. Only records that have ended move, and these change no more. A
 record moves only when no submitter still tries to create it; an admission that creates it late looks under `archive/`
 before it admits, and deletes what it has created. A parent moves only after its children have ended, and a child whose
 parent has no record under `jobs/` is judged as if the parent had ended.
