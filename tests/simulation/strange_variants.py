@@ -61,7 +61,7 @@ def a_flood() -> list[Swap]:
 @where(strangers_only("copy_record"))
 def copies_are_taken_for_the_original() -> list[Swap]:
     """The code does not check whether a record is under its own name."""
-    return [(records, "key_of", lambda record: None)]
+    return [(records, "keys_of", lambda record: ())]
 
 
 @where(strangers_only("spoil_pass"))
