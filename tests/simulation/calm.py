@@ -260,9 +260,9 @@ def _budget(agents: int) -> Counter[tuple[str, str]]:
     of_the_pass = dict.fromkeys([("list", "agents"), ("list", "inbox"), ("put", "coordinator")], s.pass_interval)
     repaired = ("jobs", "pending", "children", "actors", "placements", "reservations")
     of_the_pass |= {("list", area): s.repair_interval for area in repaired}
-    of_the_pass |= {("list", "archive"): ARCHIVE_SWEEP / LISTS_OF_A_SWEEP}
     of_the_pass |= {("list", "names"): POOL_SWEEP_INTERVAL, ("get", "placements"): s.poll_interval}
     of_the_scheduler = {("list", "placements"): s.repair_interval}
+    of_the_pass |= {("list", "archive"): ARCHIVE_SWEEP / LISTS_OF_A_SWEEP}
     budget: Counter[tuple[str, str]] = Counter()
     for interval_of, how_many in ((of_each, agents), (of_the_pass, 1), (of_the_scheduler, 1)):
         for request, interval in interval_of.items():
