@@ -161,3 +161,21 @@ async def test_while_nothing_is_kept_out_families_cost_no_request(cluster: Clust
     connection.asked.clear()
     await found.step(reads_agents=False)
     assert {key for _, key in connection.asked} == {"placements/bell", JobKeys.key(job.id)}
+
+
+async def test_a_turn_costs_two_writes_and_the_reads_of_who_asks(cluster: Cluster) -> None:
+    found, parent, job = await parent_and_gang(cluster)
+    await ask(found.members[1], await child_of(found, parent), job)
+    connection = cluster.connections[-1]
+    connection.asked.clear()
+    await found.step()
+    assert [key for verb, key in connection.asked if verb == "put"] == [JobKeys.key(job.id)]
+    reads = [key for verb, key in connection.asked if verb == "get" and key.startswith("jobs/")]
+    assert len(reads) == 2, "the child and its parent"
+    found.members[0].held.pop(parent.id)
+    await found.members[0].beat(free=ONE_CORE)
+    await found.members[1].beat(asks=[])
+    await found.core.clock.sleep(2 * found.core.settings.repair_interval)
+    connection.asked.clear()
+    await found.step()
+    assert [key for verb, key in connection.asked if verb == "put"] == [JobKeys.key(job.id)]
