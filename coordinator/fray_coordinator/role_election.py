@@ -61,6 +61,8 @@ class RoleElection(Generic[L]):
             self.lease = await (records.reread(before) if before else records.read(self.key, self.kind))
         except BadRecord:
             self.lease = await self._unreadable()
+        if self.is_won:
+            self.core.store.root_confirmed()
         self._read_at = clock.boottime()
         unchanged = bool(before and self.lease and role_lease.is_unchanged(before.record, self.lease.record))
         self.age = role_lease.lease_age(self.age, unchanged, gap, self.core.settings.pass_interval)

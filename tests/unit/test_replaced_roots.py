@@ -135,6 +135,17 @@ async def test_a_process_that_only_writes_confirms_its_root_now_and_then(cluster
     assert cluster.keys() == []
 
 
+async def test_idle_agents_confirm_their_root_without_a_request(cluster: Cluster, tmp_path: Path) -> None:
+    """Their heartbeats and the pass's lease show that it is the same cluster."""
+    async with agents_at(cluster, tmp_path):
+        await asyncio.sleep(200)
+        for connection in cluster.connections:
+            connection.asked.clear()
+        await asyncio.sleep(300)
+        asked = [key for connection in cluster.connections for _, key in connection.asked]
+        assert "cluster.json" not in asked
+
+
 async def test_new_addresses_and_an_unreadable_cluster_json_change_nothing_for_those_at_work(cluster: Cluster) -> None:
     user = await cluster.core()
     found = cluster.contents.objects["cluster.json"]

@@ -62,6 +62,7 @@ class Heartbeat:
         if written.wrote:
             self._on_applied(sent, record.interval)
             await member.core.store.confirm_root()  # from here on, to see this record confirms it
+            member.core.store.confirm_by(AgentKeys.key(member.id))
         elif heartbeat.is_fenced(record_of(written.stored)):
             member.fenced.set()
 

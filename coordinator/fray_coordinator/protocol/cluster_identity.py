@@ -17,8 +17,9 @@ under one of them. Names and labels of machines, and the keys of calls, derive f
 adopted, or whose `cluster.json` was changed by hand, has others. A process that is at work confirms that `cluster.json`
 has the identity which it opened: when an object that it knew is gone, when the doorbell of its pool names another
 cluster, and before a write if it has not confirmed that for `CONFIRMED_SECONDS`. If another identity is there, or none,
-every request counts as not answered until the cluster is back, so tasks run on as in any outage. An agent that has just
-written its own record, whose id is used once, needs no further confirmation: no other cluster has that record.
+every request counts as not answered until the cluster is back, so tasks run on as in any outage. An agent that writes
+its own record on a version of it, or has just done so, needs no further confirmation, nor does one that has just read
+its own name in the lease of a role: ids are used once, so no other cluster has these records.
 """
 
 from msgspec.structs import replace
@@ -27,7 +28,7 @@ from fray_layouts.records import ClusterSettings
 
 CONFIRMED_SECONDS = 30.0
 """Seconds for which a confirmation of the root counts. Two cheap reads a minute are 3 cents a month for a process that
-writes all the time, and hardly any agent needs them, because its heartbeats confirm the root."""
+writes all the time. Idle agents need none: heartbeats, and the pass's lease, confirm the root."""
 
 
 def identity_of(settings: ClusterSettings) -> str:

@@ -26,6 +26,8 @@ class RootWatch:
     Attributes:
         known: the settings with which it opened the root. version: of `cluster.json` as last read.
         root: for messages.
+        own: key of this process's record, whose id is used once, as soon as it was seen in the confirmed root. A write
+            on a version of it is applied in no other cluster; "": it has none.
         lost: why the root must not be used now; "" as far as is known it may be.
     """
 
@@ -33,6 +35,7 @@ class RootWatch:
     root: str
     known: ClusterSettings
     version: Version
+    own: str = ""
     lost: str = ""
     _confirmed_at: float = field(init=False)
     _suspected: bool = False
@@ -49,8 +52,9 @@ class RootWatch:
         """Something is not as this cluster would have it: the next request confirms the root first."""
         self._suspected = True
 
-    def must_confirm(self, writes: bool) -> bool:
-        """Whether the next request must confirm the root first."""
+    def must_confirm(self, writes: bool, key: str = "") -> bool:
+        """Whether the next request, which writes or reads the object at `key`, must confirm the root first."""
+        writes = writes and not (self.own and key == self.own)
         is_old = self.clock.boottime() - self._confirmed_at >= CONFIRMED_SECONDS
         return bool(self.lost) or self._suspected or (writes and is_old)
 

@@ -117,6 +117,14 @@ class Store:
         if self._watch is not None:
             self._watch.confirmed()
 
+    def confirm_by(self, own: str) -> None:
+        """From now on every write of this process's record, which was seen in the confirmed root, confirms the root.
+
+        own: its key, whose id is used once. Only writes on a version of it may follow.
+        """
+        if self._watch is not None:
+            self._watch.own = own
+
     def suspect_root(self) -> None:
         """Note that the root may hold another cluster: the next request confirms it first."""
         if self._watch is not None:
@@ -335,7 +343,7 @@ class Store:
         failures = 0
         while True:
             try:
-                if self._watch is not None and self._watch.must_confirm(writes=verb not in READ_VERBS):
+                if self._watch is not None and self._watch.must_confirm(verb not in READ_VERBS, key):
                     await self._confirm_root()
                 answer = await attempt()
                 self.failing.worked(verb, key)
