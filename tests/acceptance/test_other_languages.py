@@ -135,6 +135,29 @@ def test_an_own_id_is_submitted_once_from_both_sides(root: str) -> None:
     assert "runs something else" in refused.stderr
 
 
+@locally
+def test_an_agent_in_node_leaves_alone_what_it_cannot_do_and_where_it_is_not(root: str) -> None:
+    wishes: list[dict[str, Any]] = [
+        {"resources": {"zone": "mars"}},
+        {"resources": {"regions": ["mars"]}},
+        {"resources": {"labels": {"planet": "mars"}}},
+        {"environment": {"docker_image": "planet:mars"}},
+        {"environment": {"pip_packages": ["idna"]}},
+        {"environment": {"python": ">=3.11"}},
+        {"environment": {"workspace": {"blob": f"blobs/2026-01/{'0' * 64}"}}},
+        {"ports": ["http"]},
+        {"outputs": ["*.txt"]},
+        {"health_check": {"port": 80}},
+    ]
+
+    async def seen(core: Core) -> list[str]:
+        first = [await launch(core, ["true"], pool=POOL, priority=1, **wish) for wish in wishes]
+        assert (await ended(core, await launch(core, ["true"], pool=POOL))).status == "succeeded"
+        return [(await stop(core, each, "no such agent")).status for each in first]
+
+    assert on_cluster(root, seen) == ["stopped"] * len(wishes)  # at once, so none was claimed
+
+
 async def all_ended(core: Core, jobs: list[str]) -> list[JobRecord]:
     return await asyncio.gather(*(ended(core, job) for job in jobs))
 

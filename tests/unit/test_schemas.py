@@ -36,6 +36,7 @@ from fray_layouts.records import (
     Resources,
     ResourceUsage,
 )
+from fray_layouts.spec import EnvironmentSpec, JobSpec, ResourceSpec
 from fray_layouts.spec_parsing import parse_spec
 
 CHECKED_IN = Path(fray_layouts.__file__).parents[1] / "schemas"
@@ -94,6 +95,18 @@ def test_the_contract_names_every_kind_of_object_and_every_field_of_a_spec() -> 
     fields = {field for part in parts.values() for field in part["properties"]}
     unnamed = {field for field in fields if not re.search(rf"[`.\"]{field}[`\"]", text)}
     assert unnamed == set()
+
+
+def test_the_contract_has_a_row_for_each_field_of_a_spec_and_its_parts() -> None:
+    table = (
+        (CHECKED_IN.parent / "README.md").read_text().split("| field | type, default | meaning |")[1].split("\n\n")[0]
+    )
+    rows = {row.split("|")[1] for row in table.splitlines()[2:]}
+    parts = {"resources": ResourceSpec, "environment": EnvironmentSpec}
+    wanted = {f"{part}.{field}" for part, struct in parts.items() for field in struct.__struct_fields__}
+    wanted |= set(JobSpec.__struct_fields__) - set(parts)
+    named = {name for row in rows for name in re.findall("`([a-z_.]+)`", row)}
+    assert wanted - named == {"slices", "same", "spread"}  # in the row of `replicas`
 
 
 def test_the_objects_that_the_services_write_match_the_schemas() -> None:

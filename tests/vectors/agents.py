@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from fray_coordinator.protocol import heartbeat
-from fray_coordinator.protocol.scheduling import HostKind, shortage
+from fray_coordinator.protocol.pythons import python_shortage
+from fray_coordinator.protocol.scheduling import HostKind, elsewhere, kind_of_host, shape_of, shortage
 from fray_layouts.index_keys import PendingKey
-from fray_layouts.records import ClusterSettings, Resources, Software
+from fray_layouts.records import AgentRecord, ClusterSettings, Resources, Software
+from fray_layouts.spec_parsing import parse_spec
 from tests.vectors.form import File, plain
 
 SETTINGS = ClusterSettings()
@@ -51,10 +54,50 @@ def _fits() -> File:
         given = {"shape": f"c0m0d0g{part}gpu", "free": plain(here)}
         cases[case] = given, not shortage(entry.shape, here, HostKind(packages=False, containers=False))
     return File(
-        "input: the shape of an entry, and an agent's `free`, `preemptible`, `inbound`, `software`. "
-        "expected: whether the agent may claim the entry",
-        cases,
+        "input: the shape of an entry, or a spec, and what the agent's record says: `free`, `preemptible`, `inbound`, "
+        "`software`, `zone`, `region`, `labels`. expected: whether such an agent may claim the job, provided that it "
+        "does what the contract says about the spec's fields; if it does not, it leaves the job alone",
+        cases | _by_spec(),
     )
+
+
+WORKSPACE = {"blob": f"blobs/2026-01/{'0' * 64}"}
+HERE = {"zone": "z-1", "region": "r-1", "labels": {"tier": "a", "disk": "ssd"}}
+BARE, FULL = {"python": "3.11"}, {"python": "3.11", "pythons": ["3.11", "3.12"], "containers": "podman"}
+
+
+def _by_spec() -> dict[str, Any]:
+    """What a spec asks for beside amounts and devices: each on an agent that has it, and on one that lacks it."""
+    asked: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
+        "zone": ({"resources": {"zone": "z-1"}}, [{"zone": "z-1"}, {"zone": "z-2"}, {}]),
+        "regions": ({"resources": {"regions": ["r-0", "r-1"]}}, [{"region": "r-1"}, {"region": "r-2"}, {}]),
+        "labels": (
+            {"resources": {"labels": {"tier": "a", "disk": "ssd"}}},
+            [HERE, {"labels": {"tier": "a"}}, {"labels": {"tier": "b", "disk": "ssd"}}, {}],
+        ),
+        "nothing of these": ({}, [HERE, {}]),
+        "image": ({"environment": {"docker_image": "a:1"}}, [{"software": FULL}, {"software": BARE}]),
+        "packages": ({"environment": {"pip_packages": ["a"]}}, [{"software": FULL}, {"software": BARE}]),
+        "extras": ({"environment": {"extras": ["a"]}}, [{"software": FULL}, {"software": BARE}]),
+        "workspace with dependencies": (
+            {"environment": {"workspace": {**WORKSPACE, "dependencies": "uv.lock"}}},
+            [{"software": FULL}, {"software": BARE}],
+        ),
+        "workspace": ({"environment": {"workspace": WORKSPACE}}, [{"software": BARE}]),
+        "python": ({"environment": {"python": ">=3.12"}}, [{"software": FULL}, {"software": BARE}]),
+        "ports": ({"ports": ["http"]}, [{}]),
+        "outputs": ({"outputs": ["*.txt"]}, [{}]),
+    }
+    return {f"{name} on {about}": _claimable(spec, about) for name, (spec, hosts) in asked.items() for about in hosts}
+
+
+def _claimable(spec: dict[str, Any], about: dict[str, Any]) -> tuple[Any, bool]:
+    free = Resources(cpu=4000, memory=2**30, disk=2**30)
+    told = {"free": plain(free), **about}
+    agent = msgspec.convert({"id": "h-1", "host": "h", "pool": "default", **told}, AgentRecord)
+    full = parse_spec({"name": "a", "entrypoint": {"command": ["true"]}, **spec})
+    lacks = shortage(shape_of(full), agent.free, kind_of_host(agent)) + elsewhere(full.resources, agent)
+    return {"spec": spec, **told}, not (lacks or python_shortage(full, agent.software))
 
 
 def _beats() -> File:

@@ -120,14 +120,16 @@ def _shapes() -> File:
     )
 
 
+def _agent_id(host: str) -> tuple[Any, str]:
+    return {"host": host, "time": NOW, "six": "0k7abc"}, AgentKeys.fresh(host, NOW, "0k7abc")
+
+
 def _keys() -> File:
     queue, tasks = QueueKeys.of("lab", "prompts", 3), TaskKeys.of("lab", "ranking", 1)
     segment = SegmentName(NOW + 0.001, 33, "0k7abc", 250)
     made = {
-        "agent id": (
-            {"host": "node 7.example", "time": NOW, "six": "0k7abc"},
-            AgentKeys.fresh("node 7.example", NOW, "0k7abc"),
-        ),
+        "agent id": _agent_id("node 7.example"),
+        **{f"agent id of {host[:10]!r}": _agent_id(host) for host in ("_h.", "-" * 3, "ü-1-", f"{'h' * 59}.{'i' * 9}")},
         "log chunk": ({"job": "a-1", "attempt": 2, "number": 13}, WorkKeys.log("a-1", 2, 0, 13)),
         "result": ({"job": "a-1", "attempt": 2}, WorkKeys.result("a-1", 2, 0)),
         "manifest of outputs": ({"job": "a-1", "attempt": 2, "part": 0}, WorkKeys.outputs("a-1", 2, 0)),

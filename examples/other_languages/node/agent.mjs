@@ -1,6 +1,7 @@
 #!/usr/bin/env node
 // An agent: runs jobs of a pool on this host, beside agents in other languages. It runs commands. It leaves
-// Python callables, actors, jobs with a health check or an accelerator, and the reconciler's pass to other agents.
+// Python callables, actors, jobs with ports, outputs, a health check or an accelerator, jobs that ask for a place, a
+// version of Python or code of their own, and the reconciler's pass to other agents.
 //
 //   node agent.mjs ROOT [--pool NAME] [--cores N] [--memory BYTES] [--disk BYTES] [--folder PATH]
 //
@@ -151,7 +152,7 @@ export class Agent {
   /** Takes the job of a pending entry, if it still waits and may run now. */
   async #claim({ key, job: id, attempt, needs }) {
     const seen = (await this.records.read(jobKey(id)))?.record;
-    if (!seen || pendingKey(seen) !== key || !canRun(seen.spec)) return;
+    if (!seen || pendingKey(seen) !== key || !canRun(seen.spec) || !isWhere(seen.spec, this.heartbeat.about)) return;
     const parent = seen.parent && (await this.records.read(jobKey(seen.parent.job)))?.record;
     const held = { attempt, phase: "claiming", amounts: needs.amounts, entry: key };
     this.#held.set(id, held); // before the claim is sent, because an agent lists every job that it may hold
@@ -255,10 +256,17 @@ export function fits({ amounts, actor, onDemand, software, device, count }, agen
   return Object.entries(amounts).every(([name, amount]) => amount <= (free[name] ?? 0));
 }
 
+/** Whether an agent is where the job must run: its record's `zone`, `region` and `labels` say so. */
+export function isWhere({ resources = {} }, { zone = "", region = "", labels = {} }) {
+  const { zone: wanted, regions = [], labels: needed = {} } = resources;
+  if ((wanted && wanted !== zone) || (regions.length && !regions.includes(region))) return false;
+  return Object.entries(needed).every(([name, value]) => labels[name] === value);
+}
+
 /** What this agent knows how to run. */
-const canRun = (spec) =>
-  spec.entrypoint.command?.length > 0 && !spec.entrypoint.stdin && !spec.health_check && !spec.environment?.workspace &&
-  spec.outage !== "stop" && (spec.replicas ?? 1) === 1;
+const canRun = ({ entrypoint, environment = {}, replicas = 1, ...spec }) =>
+  entrypoint.command?.length > 0 && !entrypoint.stdin && !environment.workspace && !environment.python &&
+  !spec.health_check && !spec.ports?.length && !spec.outputs?.length && spec.outage !== "stop" && replicas === 1;
 
 async function main(words) {
   const options = { pool: { type: "string" }, cores: { type: "string" }, memory: { type: "string" },

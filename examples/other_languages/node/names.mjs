@@ -42,7 +42,7 @@ export function jobId({ name, id, namespace = "" }, submittedAt) {
 
 /** The id of an agent that starts now. */
 export const agentId = (host, now, six = randomDigits(6)) =>
-  `${host.replace(/[^A-Za-z0-9-]/g, "-").replace(/^-+/, "").slice(0, 100) || "host"}-${timeInName(now)}${six}`;
+  `${host.replace(/[^A-Za-z0-9-]/gu, "-").replace(/^-+|-+$/g, "").slice(0, 60) || "host"}-${timeInName(now)}${six}`;
 
 export const CLUSTER = "cluster.json";
 export const PASS = "coordinator/reconciler.json";

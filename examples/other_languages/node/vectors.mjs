@@ -7,7 +7,7 @@ import { readdirSync, readFileSync } from "node:fs";
 import path from "node:path";
 import { isDeepStrictEqual } from "node:util";
 
-import { fits } from "./agent.mjs";
+import { fits, isWhere } from "./agent.mjs";
 import { printed } from "./client.mjs";
 import { mayRunUntil, promised } from "./heartbeat.mjs";
 import * as leases from "./leases.mjs";
@@ -43,7 +43,7 @@ const MADE = {
   "stops": ({ job, reason, now }) => plain(stopRequested(job, reason, now), "job"),
   "ends": endOf,
   "budgets": budgetsOf,
-  "fits": ({ shape, ...agent }) => fits(names.parseShape(shape), agent),
+  "fits": fitsOf,
   "deadlines": ({ now, trusted_until, actor }) => (actor ? NOT_HERE : mayRunUntil(now, trusted_until, SETTINGS)),
   "beats": beatOf,
   "sessions": sessionOf,
@@ -88,6 +88,11 @@ function keyOf(input) {
   if (input.token) return queue.segment(segmentName(time, input.order, input.token, input.items));
   if (input.segment) return "item" in input ? queue.large(input.segment, input.item) : queue.lease(input.segment);
   return input.receipt ? queue.receiptAt(input.receipt, time, six) : queue.finishedAt(time, six);
+}
+
+function fitsOf({ spec, shape = names.shape(spec), ...agent }) {
+  if (spec?.environment?.python) return NOT_HERE;
+  return fits(names.parseShape(shape), agent) && isWhere(spec ?? {}, agent);
 }
 
 function beatOf({ busy, live_agents }) {
