@@ -45,11 +45,12 @@ def estimates(settings: ClusterSettings) -> list[CostLine]:
     slowest = REMOTE_POLL_BACKOFF[2]
     doorbells = SECONDS_PER_MONTH / (settings.poll_interval * slowest)
     lists = SECONDS_PER_MONTH / settings.repair_interval
+    idle_beats = SECONDS_PER_MONTH / settings.idle_beat_interval
     mail = SECONDS_PER_MONTH / settings.poll_interval
     leases = SECONDS_PER_MONTH / settings.pass_interval
     passes = SECONDS_PER_MONTH / settings.pass_interval * PASS_CLASS_A + lists * REPAIR_CLASS_A
     return [
-        CostLine("an idle agent, a month", SECONDS_PER_MONTH / settings.idle_beat_interval + lists, doorbells + leases),
+        CostLine("an idle agent, a month", idle_beats + lists, doorbells + leases + idle_beats),
         CostLine(
             "a busy agent beside its jobs, a month",
             SECONDS_PER_MONTH / settings.beat_interval + lists,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from fray_agents.agent.agent import Agent
 from fray_agents.agent.held import HeldLease, HeldPlacement
+from fray_coordinator.protocol.cluster_identity import CONFIRMED_SECONDS
 from fray_coordinator.protocol.dropped_jobs import UNLISTED_BEATS
 from fray_coordinator.protocol.heartbeat import max_interval
 from fray_coordinator.protocol.placements.owners import RESERVATION
@@ -15,7 +16,7 @@ from fray_coordinator.protocol.transitions import TERMINAL, Status
 from fray_coordinator.reconcile.repair import POOL_SWEEP_INTERVAL
 from fray_layouts.inbox_keys import InboxKeys
 from fray_layouts.index_keys import ChildKey, PlacementKey
-from fray_layouts.object_keys import JobKeys, ReservationKeys
+from fray_layouts.object_keys import CLUSTER_KEY, JobKeys, ReservationKeys
 from fray_layouts.records import ClusterSettings, JobRecord
 from fray_layouts.states import AgentState
 from fray_layouts.work_keys import WorkKeys
@@ -255,11 +256,13 @@ def _budget(agents: int) -> Counter[tuple[str, str]]:
         ("get", "agents"): s.idle_beat_interval,  # the pass reads changed records
         ("get", "pools"): LONGEST_POLL * s.poll_interval,
         ("get", "coordinator"): s.pass_interval,
+        ("get", CLUSTER_KEY): s.idle_beat_interval,  # before its heartbeat, which then confirms the root
         ("list", "pending"): s.repair_interval,
     }
     of_the_pass = dict.fromkeys([("list", "agents"), ("list", "inbox"), ("put", "coordinator")], s.pass_interval)
     repaired = ("jobs", "pending", "children", "actors", "placements", "reservations")
     of_the_pass |= {("list", area): s.repair_interval for area in repaired}
+    of_the_pass |= {("get", CLUSTER_KEY): CONFIRMED_SECONDS}
     of_the_pass |= {("list", "names"): POOL_SWEEP_INTERVAL, ("get", "placements"): s.poll_interval}
     of_the_scheduler = {("list", "placements"): s.repair_interval}
     of_the_pass |= {("list", "archive"): ARCHIVE_SWEEP / LISTS_OF_A_SWEEP}
