@@ -18,7 +18,7 @@ from fray_coordinator.reconcile.job_summary import OpenJob
 from fray_coordinator.reconcile.missed_jobs import MissedJobs
 from fray_coordinator.reconcile.unreadable_holders import UnreadableHolders
 from fray_coordinator.store.records import Stored, record_of
-from fray_layouts.object_keys import AgentKeys
+from fray_layouts.object_keys import AgentKeys, JobKeys
 from fray_layouts.records import AgentRecord, JobRecord
 
 
@@ -35,15 +35,15 @@ class GangRepair:
     holders: UnreadableHolders
     missed: MissedJobs
 
-    async def check_members(self, key: str, known: OpenJob, live: Mapping[str, Stored[AgentRecord]]) -> None:
+    async def check_members(self, job_id: str, known: OpenJob, live: Mapping[str, Stored[AgentRecord]]) -> None:
         """Check the members of a running gang.
 
         Args:
             known: the gang as last read.
             live: by id, the agents that have not ended, from a moment ago.
         """
-        doubtful = [agent for agent in known.members if self._is_doubtful(known, live.get(agent))]
-        job = await self.core.records.read(key, JobRecord, one_of_many=True) if doubtful else None
+        doubtful = [agent for agent in known.shared.members if self._is_doubtful(job_id, known, live.get(agent))]
+        job = await self.core.records.read(JobKeys.key(job_id), JobRecord, one_of_many=True) if doubtful else None
         if job is None or job.version != known.version:
             return
         ended = await ended_replicas(self.core, job.record)
@@ -61,13 +61,13 @@ class GangRepair:
             await self.holders.check(agent)
             raise
 
-    def _is_doubtful(self, known: OpenJob, member: Stored[AgentRecord] | None) -> bool:
-        return member is None or is_unlisted(known.id, known.held_since, member.record, self.core.now())
+    def _is_doubtful(self, job_id: str, known: OpenJob, member: Stored[AgentRecord] | None) -> bool:
+        return member is None or is_unlisted(job_id, known.held_since, member.record, self.core.now())
 
     async def _check_unlisted(self, job: Stored[JobRecord], known: OpenJob, member: AgentRecord) -> None:
         """End the attempt once its member has not listed it for long enough."""
-        if not is_unlisted(known.id, known.held_since, member, self.core.now()):
+        if not is_unlisted(job.record.id, known.held_since, member, self.core.now()):
             return
-        dropped = self.missed.is_dropped(known.id, known.version, member)
+        dropped = self.missed.is_dropped(job.record.id, known.version, member)
         if dropped and runs_gang(job.record, job.record.attempt, member.id):
             await end_without(self.core, job, member.id, "lives, but has dropped it")

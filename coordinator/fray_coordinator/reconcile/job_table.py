@@ -22,7 +22,7 @@ After that it counts as unreadable, so that one object cannot make the storage f
 
 @dataclass(slots=True)
 class JobTable:
-    """Summaries of all jobs, by the keys of their records.
+    """Summaries of all jobs, by id.
 
     Attributes:
         open: jobs that have not ended.
@@ -43,36 +43,38 @@ class JobTable:
         """List all records and read those that have changed; those that cannot be read are noted in `problems`."""
         rows = await self.core.store.list(JobKeys.area, versions=True)
         rows = self._unreadable.sift((row for row in rows if JobKeys.parse(row.key)), problems)
-        before: dict[str, OpenJob | EndedJob] = {**self.open, **self.ended}
+        was_open, had_ended = self.open, self.ended
         unread, self._unread_since = self._unread_since, {}
         self.open, self.ended = {}, {}
 
         async def read(row: Listed) -> None:
-            known = before.get(row.key)
+            job_id = JobKeys.parse(row.key) or ""
+            known = was_open.get(job_id) or had_ended.get(job_id)
             if known is None or known.version != row.version:
                 job = await self._read(row, unread.get(row.key))
                 known = summarize(job, self.core.settings) if job is not None else None
             if known is not None:
-                self._keep(row.key, known)
+                self._keep(job_id, known)
 
         await map_noting_problems(rows, read, problems, lambda row: row.key)
 
     def update(self, job: Stored[JobRecord]) -> None:
         """Store a record as just written."""
-        self._keep(job.key, summarize(job, self.core.settings))
+        self._keep(job.record.id, summarize(job, self.core.settings))
 
     def attempt_running(self, job_id: str) -> int | None:
         """The attempt of a running job; None if it does not run or is not known."""
-        job = self.open.get(JobKeys.key(job_id))
-        return job.attempt if job is not None and job.status == Status.RUNNING else None
+        job = self.open.get(job_id)
+        return job.shared.attempt if job is not None and job.shared.status == Status.RUNNING else None
 
     def parents(self) -> set[str]:
         """The jobs that others name as their parent; a parent is removed after its children."""
-        return {job.parent for jobs in (self.open, self.ended) for job in jobs.values()}
+        return {job.shared.parent for job in self.open.values()} | {job.parent for job in self.ended.values()}
 
     def blobs(self) -> set[str]:
         """The keys of the blobs that any job names."""
-        return {key for jobs in (self.open, self.ended) for job in jobs.values() for key in job.blobs}
+        needed = {job.shared.blobs for job in self.open.values()} | {job.blobs for job in self.ended.values()}
+        return {key for keys in needed for key in keys}
 
     def may_lack_children(self) -> bool:
         """Whether some record was not answered yet and may name a parent that must be kept for it."""
@@ -89,9 +91,9 @@ class JobTable:
             self._unread_since[row.key] = now if unread_since is None else unread_since
             raise
 
-    def _keep(self, key: str, known: OpenJob | EndedJob) -> None:
-        self.open.pop(key, None)
+    def _keep(self, job_id: str, known: OpenJob | EndedJob) -> None:
+        self.open.pop(job_id, None)
         if isinstance(known, OpenJob):
-            self.open[key] = known
+            self.open[job_id] = known
         else:
-            self.ended[key] = known
+            self.ended[job_id] = known

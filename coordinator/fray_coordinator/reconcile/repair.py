@@ -103,18 +103,22 @@ class Repair:
         entries = {row.key for row in await self.core.store.list(PendingKey.area)}
         self._missed.start_run()
         self._holders.start_run()
-        await self._each(self._jobs.open, lambda key: self._repair_job(key, live, entries))
+        await self._each(self._jobs.open, lambda job: self._repair_job(job, live, entries), JobKeys.key)
         await self._each(sorted(e for e in entries if not self._agrees(e)), self._reconcile_entry)
 
     async def _repair_placements(self) -> None:
-        gangs = {job.entry: key for key, job in self._jobs.open.items() if PlacementKey.parse(job.entry) is not None}
+        gangs = {
+            job.entry_key(job_id): JobKeys.key(job_id)
+            for job_id, job in self._jobs.open.items()
+            if isinstance(job.shared.entry, PlacementKey)
+        }
         await repair_entries(self.core, gangs, self._problems)
 
     async def _repair_reservations(self) -> None:
         inside = [
-            JobInside(JobKeys.parse(key) or "", job.reservation, job.submitted_at)
-            for key, job in self._jobs.open.items()
-            if job.reservation
+            JobInside(job_id, job.shared.reservation, job.submitted_at)
+            for job_id, job in self._jobs.open.items()
+            if job.shared.reservation
         ]
         await self._reservations.run(inside, self._problems)
 
@@ -130,10 +134,10 @@ class Repair:
     async def _let_go(self, parents: set[str]) -> None:
         """Remove the jobs that nobody needs any more, and let the archive take those that ended long ago."""
         now, removed, archived = self.core.now(), [], []
-        for key, job in self._jobs.ended.items():
-            has_children = (job_id := JobKeys.parse(key) or "") in parents
+        for job_id, job in self._jobs.ended.items():
+            has_children = job_id in parents
             if may_remove(job.due_at, now, has_children):
-                removed.append(key)
+                removed.append(JobKeys.key(job_id))
             elif may_archive(job.archive_at, now, has_children):
                 archived.append(job_id)
         self.archive.take(archived)
@@ -144,27 +148,28 @@ class Repair:
         if job is not None:
             await removal.remove_job(self.core, job)
 
-    async def _repair_job(self, key: str, live: Mapping[str, Stored[AgentRecord]], entries: set[str]) -> None:
+    async def _repair_job(self, job_id: str, live: Mapping[str, Stored[AgentRecord]], entries: set[str]) -> None:
         """Judge the job by its summary, and read its record only if something must be done."""
-        known = self._jobs.open[key]
-        if known.status == Status.UNADMITTED:
+        known, key = self._jobs.open[job_id], JobKeys.key(job_id)
+        status, holder = known.shared.status, known.shared.holder
+        if status == Status.UNADMITTED:
             await self._with(key, self.admission.settle_record)
-        elif known.status in WAITING_TO_START and self.core.now() > known.waits_until:
+        elif status in WAITING_TO_START and self.core.now() > known.waits_until:
             await stopping.stop_if(self.core, key, lambda job: expired(job, self.core.now()))
         elif await self._outlived_its_parent(key, known):
             await self._with(key, lambda job: cascade.stop_orphan(self.core, job))
-        elif known.status == Status.PENDING and known.entry not in entries:
+        elif status == Status.PENDING and known.entry_key(job_id) not in entries:
             await self._enter_if_missing(key, known)
-        elif known.status == Status.RUNNING and known.holder:
-            await self._check_holder(key, known, live.get(known.holder))
-        elif known.status == Status.RUNNING and known.members:
-            await self._gangs.check_members(key, known, live)
+        elif status == Status.RUNNING and holder:
+            await self._check_holder(job_id, known, live.get(holder))
+        elif status == Status.RUNNING and known.shared.members:
+            await self._gangs.check_members(job_id, known, live)
 
-    async def _check_holder(self, key: str, known: OpenJob, holder: Stored[AgentRecord] | None) -> None:
+    async def _check_holder(self, job_id: str, known: OpenJob, holder: Stored[AgentRecord] | None) -> None:
         if holder is None:
-            await self._with(key, self._requeue_if_orphaned)
-        elif is_unlisted(known.id, known.held_since, holder.record, self.core.now()):
-            await self._check_unlisted(key, known)
+            await self._with(JobKeys.key(job_id), self._requeue_if_orphaned)
+        elif is_unlisted(job_id, known.held_since, holder.record, self.core.now()):
+            await self._check_unlisted(job_id, known)
 
     async def _requeue_if_orphaned(self, job: Stored[JobRecord]) -> None:
         """Requeue the job if its holder is gone; then its children and endpoints are judged by the new record."""
@@ -177,17 +182,18 @@ class Repair:
         if now is not None:
             self._jobs.update(now)
 
-    async def _check_unlisted(self, key: str, known: OpenJob) -> None:
+    async def _check_unlisted(self, job_id: str, known: OpenJob) -> None:
         """Requeue the job once its holder, read after the job, has not listed it for long enough."""
-        holder = record_of(await self.core.records.read(AgentKeys.key(known.holder), AgentRecord, one_of_many=True))
+        key = AgentKeys.key(known.shared.holder)
+        holder = record_of(await self.core.records.read(key, AgentRecord, one_of_many=True))
         if holder is None:
             return
         holder = with_bounded_interval(holder, self.core.settings)
-        if not is_unlisted(known.id, known.held_since, holder, self.core.now()):
+        if not is_unlisted(job_id, known.held_since, holder, self.core.now()):
             return
-        if not self._missed.is_dropped(known.id, known.version, holder):
+        if not self._missed.is_dropped(job_id, known.version, holder):
             return
-        job = await self.core.records.read(key, JobRecord, one_of_many=True)
+        job = await self.core.records.read(JobKeys.key(job_id), JobRecord, one_of_many=True)
         if job is not None and job.version == known.version:
             await pending_index.requeue_dropped(self.core, job)
 
@@ -200,12 +206,13 @@ class Repair:
     async def _enter_if_missing(self, key: str, known: OpenJob) -> None:
         """Create the missing entry of a pending job. If the job was claimed meanwhile, the entry is rightly gone."""
         job = record_of(await self.core.records.read(key, JobRecord, one_of_many=True))
-        if job is not None and job.status == Status.PENDING and job.attempt == known.attempt:
+        if job is not None and job.status == Status.PENDING and job.attempt == known.shared.attempt:
             await pending_index.create_entry(self.core, job)
             await doorbell.ring(self.core, job.spec.pool)
 
     async def _outlived_its_parent(self, key: str, known: OpenJob) -> bool:
-        if not known.parent or known.stops or self._jobs.attempt_running(known.parent) == known.parent_attempt:
+        of = known.shared
+        if not of.parent or of.stops or self._jobs.attempt_running(of.parent) == of.parent_attempt:
             return False
         child = await self.core.records.read(key, JobRecord, one_of_many=True)
         try:
@@ -214,15 +221,18 @@ class Repair:
             return False
 
     def _may_need_cascade(self, child: ChildKey) -> bool:
-        return (
-            self._jobs.attempt_running(child.parent) != child.attempt or JobKeys.key(child.child) not in self._jobs.open
-        )
+        return self._jobs.attempt_running(child.parent) != child.attempt or child.child not in self._jobs.open
 
     def _agrees(self, key: str) -> bool:
         """Whether the entry is the one that its pending job must have."""
         entry = PendingKey.parse(key)
-        job = self._jobs.open.get(JobKeys.key(entry.job)) if entry else None
-        return job is not None and job.status == Status.PENDING and job.entry == key
+        job = self._jobs.open.get(entry.job) if entry else None
+        return (
+            entry is not None
+            and job is not None
+            and job.shared.status == Status.PENDING
+            and job.entry_key(entry.job) == key
+        )
 
     async def _reconcile_entry(self, key: str) -> None:
         entry = PendingKey.parse(key)
