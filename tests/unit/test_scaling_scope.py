@@ -1,4 +1,4 @@
-"""A process scales only the pools that its user named or described, whatever others write into the bucket."""
+"""A process scales only the pools that its user named or described, but an agent on a machine scales every pool."""
 
 from __future__ import annotations
 
@@ -108,6 +108,28 @@ async def test_a_named_pool_is_scaled_as_its_record_says(cluster: Cluster) -> No
     await put_pool(core, "other", EVIL)
     await Scaler(core, "one", ScalingScope(named=frozenset({"evil"})), opened).run_once()
     assert opened.specs == [("evil", EVIL)]
+
+
+async def test_an_agent_on_a_machine_scales_every_pool_as_its_record_says(cluster: Cluster) -> None:
+    core, opened = await cluster.core(), Opened()
+    await put_pool(core, "ours", OURS)
+    await put_pool(core, "other", EVIL)
+    await Scaler(core, "one", ScalingScope(every=True), opened).run_once()
+    assert sorted(opened.specs, key=lambda each: each[0]) == [("other", EVIL), ("ours", OURS)]
+
+
+@pytest.mark.parametrize(
+    ("scope", "pools"),
+    [
+        (ScalingScope(every=True), {"a", "b"}),
+        (ScalingScope(named=frozenset({"new"}), every=True), {"a", "b", "new"}),
+        (ScalingScope(named=frozenset({"a", "new"})), {"a", "new"}),
+        (ScalingScope(), set()),
+    ],
+)
+def test_a_scope_of_every_pool_has_those_of_the_bucket_too(scope: ScalingScope, pools: set[str]) -> None:
+    assert scope.among(["a", "b"]) == pools
+    assert left_out(scope, {"a": 50.0, "b": 20.0}, frozenset({"new"}), 40.0) == pools & {"b"}
 
 
 async def test_pools_that_the_holder_of_the_role_does_not_scale_are_scaled_by_others(cluster: Cluster) -> None:

@@ -1,7 +1,9 @@
-"""The pools that a process may scale: those that its user named or described, whatever else is in the bucket.
+"""The pools that a process may scale: those that its user named or described; for agents on machines, every pool.
 
 **Invariant.** A process runs a program of a pool, or uses its user's rights at a cloud, only for pools that this user
-named on the command line or described in a file of their own. Nothing that is written to the bucket adds a pool.
+named on the command line or described in a file of their own. Nothing that is written to the bucket adds a pool. The
+exception is an agent on a machine that Fray made: it has every pool, since it runs what anybody writes to the bucket
+anyway.
 
 **Unsafe sequence.**
 
