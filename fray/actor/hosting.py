@@ -29,6 +29,7 @@ from fray_coordinator.actors import naming
 from fray_coordinator.core import Core
 from fray_coordinator.errors import StaleAttempt, StoreError
 from fray_coordinator.protocol.drivers import DRIVER_ATTEMPT
+from fray_coordinator.variables import read_variable
 from fray_layouts.errors import InvalidInput
 from fray_layouts.spec_checks import check_name
 from fray_layouts.states import NameState
@@ -63,7 +64,7 @@ def serve_actor(
     cluster, mine = storage_cluster(), current_job()
     assert mine is not None, "only an actor's job runs this"
     address = ActorAddress(mine.namespace, name, mine.job_id, mine.job_id)
-    index = int(task_environ()["FRAY_JOB_NAME"].rpartition("-")[2])
+    index = int((read_variable("FRAY_JOB_NAME", task_environ()) or "").rpartition("-")[2])
     actor = CurrentActor(StorageActorHandle(cluster, address), index, name)
     asked = threading.Event()
 

@@ -20,6 +20,15 @@ DEBUG_KEY = "fray.debug"
 """The key in click's context under which --debug is stored."""
 
 
+class VariableOption(click.Option):
+    """An option that a variable may give; click itself would take the variable's text literally."""
+
+    def resolve_envvar_value(self, ctx: click.Context) -> str | None:
+        from fray_coordinator.variables import read_variable
+
+        return read_variable(str(self.envvar)) or None
+
+
 @dataclass(frozen=True)
 class App:
     """The common options of one run of a command, and the cluster that they name."""
@@ -118,7 +127,13 @@ def subcommand(group: click.Group, name: str) -> Callable[[Callable[..., Any]], 
 
 
 _OPTIONS = [
-    click.option("--root", envvar="FRAY_CLUSTER_SPEC", metavar="ROOT", help="The cluster's root; see fray --help."),
+    click.option(
+        "--root",
+        cls=VariableOption,
+        envvar="FRAY_CLUSTER_SPEC",
+        metavar="ROOT",
+        help="The cluster's root; see fray --help.",
+    ),
     click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts."),
     click.option("--debug", is_flag=True, help="Show the traceback of an error."),
 ]

@@ -22,6 +22,7 @@ from fray_coordinator.core import Core, open_core
 from fray_coordinator.per_loop import PerLoop
 from fray_coordinator.store.metering import RequestCounts
 from fray_coordinator.store.opening import root_url
+from fray_coordinator.variables import read_variable
 from fray_layouts.records import JobRecord
 from fray_layouts.spec_checks import check_namespace
 
@@ -42,7 +43,7 @@ class ConnectedCluster(Cluster):
     def __init__(self, root: str, namespace: str | None = None) -> None:
         self.root = root_url(root)
         self._namespace = namespace
-        self._driver_namespace = task_environ().get("FRAY_NAMESPACE") or made_up_namespace()
+        self._driver_namespace = read_variable("FRAY_NAMESPACE", task_environ()) or made_up_namespace()
         check_namespace(namespace or self._driver_namespace)
         self._core = PerLoop(self._open)
         self._driver = PerLoop(self._open_driver)
@@ -147,7 +148,7 @@ class ConnectedCluster(Cluster):
     @property
     def _is_private(self) -> bool:
         """Whether this code runs in a job of a private cluster, which runs all jobs on this machine."""
-        return current_job_on(self.root) is not None and PRIVATE_VAR in task_environ()
+        return current_job_on(self.root) is not None and bool(read_variable(PRIVATE_VAR, task_environ()))
 
     def _leave_at_exit(self) -> None:
         if self._leaving_pid != os.getpid():

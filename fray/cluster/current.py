@@ -11,6 +11,7 @@ from fray.cluster.ray.detection import runs_in_ray
 from fray.cluster.registry import local_clusters
 from fray.cluster.storage import StorageCluster
 from fray_agents.tasks.current_task import task_environ
+from fray_coordinator.variables import read_variable
 from fray_layouts.errors import InvalidInput
 
 _lock = threading.Lock()
@@ -57,7 +58,7 @@ def environment_root() -> str | None:
 
     None if there is none of these.
     """
-    if named := task_environ().get("FRAY_CLUSTER_SPEC"):
+    if named := read_variable("FRAY_CLUSTER_SPEC", task_environ()):
         return named
     return IRIS if in_iris_job() else RAY if runs_in_ray() else None
 

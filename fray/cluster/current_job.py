@@ -2,10 +2,13 @@
 
 import getpass
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fray_agents.tasks.current_task import task_environ
 from fray_coordinator.clock import system_random
+from fray_coordinator.variables import read_variable
+from fray_layouts.errors import InvalidInput
 from fray_layouts.object_keys import JobIds
 from fray_layouts.records import ancestors_of_child
 from fray_layouts.spec_checks import check_user
@@ -38,16 +41,23 @@ class CurrentJob:
 def current_job() -> CurrentJob | None:
     """The job whose attempt runs this code; None outside of jobs."""
     environ = task_environ()
-    if not environ.get("FRAY_JOB_ID"):
+    if not (job_id := read_variable("FRAY_JOB_ID", environ)):
         return None
     return CurrentJob(
-        cluster=environ["FRAY_CLUSTER_SPEC"],
-        job_id=environ["FRAY_JOB_ID"],
-        attempt=int(environ["FRAY_ATTEMPT"]),
-        namespace=environ["FRAY_NAMESPACE"],
-        task_dir=environ["FRAY_TASK_DIR"],
-        ancestors=tuple(environ.get("FRAY_ANCESTORS", "").split()),
+        cluster=_given(environ, "FRAY_CLUSTER_SPEC"),
+        job_id=job_id,
+        attempt=int(_given(environ, "FRAY_ATTEMPT")),
+        namespace=_given(environ, "FRAY_NAMESPACE"),
+        task_dir=_given(environ, "FRAY_TASK_DIR"),
+        ancestors=tuple((read_variable("FRAY_ANCESTORS", environ) or "").split()),
     )
+
+
+def _given(environ: Mapping[str, str], name: str) -> str:
+    """A variable that every task has. Raises InvalidInput if this environment has a job's id without it."""
+    if value := read_variable(name, environ):
+        return value
+    raise InvalidInput(name, "", "a job's process has it; unset FRAY_JOB_ID if this is none")
 
 
 def current_job_on(root: str) -> CurrentJob | None:
@@ -61,7 +71,7 @@ def current_user() -> str:
 
     Raises InvalidInput if that cannot be a job's user.
     """
-    user = task_environ().get("FRAY_USER")
+    user = read_variable("FRAY_USER", task_environ())
     if user is None:
         user = _login_name()
     check_user("FRAY_USER", user)

@@ -20,6 +20,7 @@ from fray.wait_line import WaitLine, above_line, notebook
 from fray_agents.runner.task_log import STREAMS
 from fray_agents.threads import start_loop
 from fray_coordinator.per_process import PerProcess
+from fray_coordinator.variables import read_variable
 
 log = logging.getLogger("fray")
 
@@ -35,7 +36,7 @@ _colors = cycle((36, 33, 35, 32, 34))
 
 def shows_output() -> bool:
     """Whether this program shows its jobs' output: by FRAY_LOG_TO_DRIVER, else if it is in a terminal or notebook."""
-    setting = os.environ.get(SWITCH_VARIABLE, "")
+    setting = read_variable(SWITCH_VARIABLE)
     return setting != "0" if setting else _is_interactive(sys.stdout)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fray_agents.tasks.current_task import task_environ
+from fray_coordinator.variables import read_variable
 
 
 @dataclass(frozen=True)
@@ -35,10 +36,10 @@ def current_replica() -> Replica:
     """
     environ = task_environ()
     return Replica(
-        index=int(environ.get("FRAY_REPLICA", "0")),
-        count=int(environ.get("FRAY_REPLICAS", "1")),
-        workers=tuple(filter(None, environ.get("FRAY_WORKERS", "").split(";"))),
-        coordinator=environ.get("FRAY_COORDINATOR"),
-        slice=int(environ.get("FRAY_SLICE", "0")),
-        slices=int(environ.get("FRAY_SLICES", "1")),
+        index=int(read_variable("FRAY_REPLICA", environ) or 0),
+        count=int(read_variable("FRAY_REPLICAS", environ) or 1),
+        workers=tuple(filter(None, (read_variable("FRAY_WORKERS", environ) or "").split(";"))),
+        coordinator=read_variable("FRAY_COORDINATOR", environ),
+        slice=int(read_variable("FRAY_SLICE", environ) or 0),
+        slices=int(read_variable("FRAY_SLICES", environ) or 1),
     )

@@ -18,6 +18,7 @@ from fray_coordinator.core import Core
 from fray_coordinator.jobs.submission import Submitted, submit
 from fray_coordinator.placements.launching import GroupWish, launch
 from fray_coordinator.placements.routing import ReservationRouter
+from fray_coordinator.variables import read_variable
 from fray_layouts.errors import InvalidInput
 from fray_layouts.spec import JobSpec
 from fray_layouts.spec_checks import check_name
@@ -61,12 +62,12 @@ async def submit_from_command(
         on_stored: called with each workspace once it is in the storage.
     """
     mine = current_job_on(core.root)
-    is_private = mine is not None and PRIVATE_VAR in task_environ()
+    is_private = mine is not None and bool(read_variable(PRIVATE_VAR, task_environ()))
     if any(choices) and not is_private:
         specs, stored = await with_workspaces(core, specs, choices, mine.job_id if mine else "")
         for workspace in stored:
             on_stored(workspace)
-    namespace = mine.namespace if mine else task_environ().get("FRAY_NAMESPACE", "")
+    namespace = mine.namespace if mine else read_variable("FRAY_NAMESPACE", task_environ()) or ""
     prepared = as_children(specs, mine, namespace)
     return await submit_prepared(
         core, prepared if is_private else await ReservationRouter().route(core, prepared), mine

@@ -16,6 +16,7 @@ from fray.resource_options import Size
 from fray.resources import ResourceConfig
 from fray_agents.tasks.current_task import task_environ
 from fray_coordinator.per_process import PerProcess
+from fray_coordinator.variables import read_variable
 
 ContextKind = Literal["sync", "threadpool", "fray", "ray", "auto"]
 
@@ -111,7 +112,7 @@ def get_default_job_ctx() -> JobContext:
 def _shared() -> JobContext:
     """The shared context of the caller's job. A process may run several jobs in threads, each with its own context."""
     environ = task_environ()
-    job = tuple(map(environ.get, ("FRAY_CLUSTER_SPEC", "FRAY_JOB_ID", "FRAY_ATTEMPT")))
+    job = tuple(read_variable(name, environ) for name in ("FRAY_CLUSTER_SPEC", "FRAY_JOB_ID", "FRAY_ATTEMPT"))
     with _lock.value:
         if job not in _defaults.value:
             _defaults.value[job] = create_job_ctx("auto")

@@ -27,6 +27,7 @@ from fray_coordinator.queue.open_queue import OpenQueue, find_queue, open_queue,
 from fray_coordinator.queue.poison_isolation import PoisonIsolation, isolation_of
 from fray_coordinator.queue.producer import Producer
 from fray_coordinator.store.opening import root_url
+from fray_coordinator.variables import read_variable
 from fray_layouts.errors import InvalidInput
 from fray_layouts.queue_keys import QueueKeys
 from fray_layouts.queue_records import QueueRecord
@@ -113,7 +114,7 @@ class QueueAddress:
         root = root_url(path)
         if name is None:
             return QueueAddress(root, "", "", max_deliveries, durable=durable)
-        space = namespace or task_environ().get("FRAY_NAMESPACE") or "default"
+        space = namespace or read_variable("FRAY_NAMESPACE", task_environ()) or "default"
         check_namespace(space)
         return QueueAddress(root, QueueKeys.checked(name), space, max_deliveries, incarnation, durable)
 

@@ -40,6 +40,7 @@ from fray_coordinator.concurrency import map_concurrently
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord, StoreError
 from fray_coordinator.protocol.drivers import DRIVER_ATTEMPT
+from fray_coordinator.variables import read_variable
 from fray_layouts.codec import plain_text
 from fray_layouts.errors import InvalidInput
 from fray_layouts.object_keys import EndpointKey
@@ -315,9 +316,9 @@ async def _is_local(core: Core) -> bool:
 
 def _network_settings(local: bool, host: str | None) -> NetworkSettings:
     environ = task_environ()
-    configured = environ.get("FRAY_BIND_HOST", "")
+    configured = read_variable("FRAY_BIND_HOST", environ) or ""
     bind = configured if host is None else host
-    advertise = environ.get("FRAY_ADVERTISE_HOST", "") if bind == configured else ""
+    advertise = (read_variable("FRAY_ADVERTISE_HOST", environ) or "") if bind == configured else ""
     return NetworkSettings(bind=bind, advertise=advertise).resolved(local)
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from fray.workspace.selection import IGNORE_FILE, WorkspaceFile
+from fray_coordinator.variables import read_variable
 from fray_layouts.bounds import MAX_WORKSPACE_BYTES, MAX_WORKSPACE_FILES, MAX_WORKSPACE_PATH_BYTES
 from fray_layouts.errors import InvalidInput
 from fray_layouts.units import format_bytes, parse_bytes
@@ -43,7 +44,7 @@ class Archive:
 
 def workspace_limit() -> int:
     """The number of bytes that a packed workspace may have."""
-    return parse_bytes(LIMIT_VARIABLE, os.environ.get(LIMIT_VARIABLE) or str(DEFAULT_LIMIT))
+    return parse_bytes(LIMIT_VARIABLE, read_variable(LIMIT_VARIABLE) or str(DEFAULT_LIMIT))
 
 
 def check_size(folder: Path, files: Sequence[WorkspaceFile], packed: int) -> None:

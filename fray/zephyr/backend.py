@@ -18,6 +18,7 @@ from fray.zephyr.plan import run_plan
 from fray.zephyr.stages import StageRunner, run_task
 from fray_agents.tasks.current_task import task_environ
 from fray_coordinator.clock import system_random
+from fray_coordinator.variables import read_variable
 
 DEFAULT_NAMESPACE = "default"
 """Namespace of executions outside of jobs. It does not change from run to run, so that a name is found again."""
@@ -68,7 +69,7 @@ class FrayBackend:
             self._cluster,
             (0, self._max_parallelism),
             self._resources,
-            namespace=task_environ().get("FRAY_NAMESPACE") or DEFAULT_NAMESPACE,
+            namespace=read_variable("FRAY_NAMESPACE", task_environ()) or DEFAULT_NAMESPACE,
             create=True,
         )
         try:
@@ -96,7 +97,7 @@ class Backend:
             memory: memory of each worker, on a cluster.
             name: see `FrayBackend.execute`. On threads it has no effect, and nothing is continued.
         """
-        if (task_environ().get("FRAY_CLUSTER_SPEC") or "local") != "local":
+        if (read_variable("FRAY_CLUSTER_SPEC", task_environ()) or "local") != "local":
             return FrayBackend(None, max_parallelism, memory).execute(dataset, name)
         count = min(max_parallelism, MAX_THREADS)
         with tempfile.TemporaryDirectory(prefix="fray-zephyr-") as chunks, ThreadPoolExecutor(count) as threads:

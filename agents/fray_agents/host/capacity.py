@@ -12,6 +12,7 @@ from pathlib import Path
 from fray_agents.host.chips import chip_files
 from fray_agents.host.gpus import QUERY_TIMEOUT
 from fray_agents.runner.cgroups import UNIFIED, cgroup_directories
+from fray_coordinator.variables import read_variable
 from fray_layouts.records import Resources
 
 log = logging.getLogger(__name__)
@@ -89,7 +90,7 @@ def _gpus(environ: Mapping[str, str]) -> tuple[str, int] | None:
         log.warning("no GPUs are offered, because nvidia-smi fails: %s", error)
         return None
     names = answer.stdout.strip().splitlines()
-    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    visible = read_variable("CUDA_VISIBLE_DEVICES", environ)
     count = len(names) if visible is None else len([part for part in visible.split(",") if part not in ("", "-1")])
     return (f"gpu-{_variant(names[0])}", min(count, len(names))) if names and count else None
 
@@ -102,7 +103,7 @@ def _variant(name: str) -> str:
 
 def _tpus(root: Path, environ: Mapping[str, str]) -> tuple[str, int] | None:
     """Kind of the slice, and the number of its chips on this host."""
-    variant = environ.get("TPU_ACCELERATOR_TYPE") or environ.get("ACCELERATOR_TYPE")
+    variant = read_variable("TPU_ACCELERATOR_TYPE", environ) or read_variable("ACCELERATOR_TYPE", environ)
     files = chip_files(root)
     if not files or (files[0].parent.name == "vfio" and not variant):  # vfio files may belong to any device
         return None

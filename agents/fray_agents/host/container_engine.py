@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from fray_agents.host.bound_process import kill_group, start_bound_process
+from fray_coordinator.variables import read_variable
 from fray_layouts.errors import Temporary
 
 _DOCKER_SOCKET = "/var/run/docker.sock"
@@ -164,7 +165,11 @@ def find_engine(environ: Mapping[str, str] = os.environ) -> ContainerEngine | No
     if podman := shutil.which("podman", path=environ.get("PATH")):
         return ContainerEngine("podman", podman)
     docker = shutil.which("docker", path=environ.get("PATH"))
-    return ContainerEngine("docker", docker) if docker and _is_local_docker(environ.get("DOCKER_HOST", "")) else None
+    return (
+        ContainerEngine("docker", docker)
+        if docker and _is_local_docker(read_variable("DOCKER_HOST", environ) or "")
+        else None
+    )
 
 
 def _is_local_docker(docker_host: str) -> bool:

@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from fray_agents.host.forks import no_forks
+from fray_coordinator.variables import read_variable
 from fray_layouts.errors import Permanent
 
 log = logging.getLogger("fray")
@@ -75,7 +76,7 @@ def cache_dir() -> Path:
     If neither can be created (a user without a home), it is under the temporary directory. Raises UntrustedDirectory:
     it is not this user's alone.
     """
-    parent = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
+    parent = Path(read_variable("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
     if not parent.is_absolute():
         return user_dir("cache")
     try:

@@ -23,6 +23,7 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
 
+from fray_coordinator.variables import read_variable
 from fray_layouts.errors import FrayError, InvalidInput
 from fray_layouts.records import SliceMember
 from fray_layouts.spec_checks import check_name
@@ -77,7 +78,7 @@ def metadata_server(environ: Mapping[str, str] = os.environ, root: Path = Path("
 
     root: the folder in which `/sys` is looked for.
     """
-    if host := environ.get(HOST_VARIABLE):
+    if host := read_variable(HOST_VARIABLE, environ):
         return host
     product = root / _PRODUCT
     return _HOST if product.is_file() and product.read_text(errors="replace").startswith("Google") else None

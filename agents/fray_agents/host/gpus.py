@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 
 from fray_agents.host.forks import start_process
+from fray_coordinator.variables import read_variable
 
 QUERY_TIMEOUT = 20.0
 """Most seconds for nvidia-smi: a driver that wakes up takes some, and a broken one hangs."""
@@ -19,7 +20,7 @@ _NONE = "-1"
 
 def gpu_names(count: int, environ: Mapping[str, str] = os.environ) -> list[str]:
     """The names by which programs select the GPUs that an agent offers: indices or UUIDs that it may see itself."""
-    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    visible = read_variable("CUDA_VISIBLE_DEVICES", environ)
     visible_names = [part.strip() for part in visible.split(",")] if visible else []
     return [*visible_names, *(str(number) for number in range(len(visible_names), count))][:count]
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from fray_agents.host.container_engine import find_engine
 from fray_agents.pickling import OWN_PYTHON
+from fray_coordinator.variables import read_variable
 from fray_layouts.records import Software
 
 OLDEST_PYTHON = (3, 11)
@@ -62,8 +63,10 @@ def _candidates(environ: Mapping[str, str]) -> Iterator[Path]:
     for folder in environ.get("PATH", os.defpath).split(os.pathsep):
         if folder:
             yield from Path(folder).glob("python3.*")
-    data = environ.get("XDG_DATA_HOME") or os.path.join(environ.get("HOME", os.sep), ".local", "share")
-    managed = Path(environ.get("UV_PYTHON_INSTALL_DIR") or os.path.join(data, "uv", "python"))
+    data = read_variable("XDG_DATA_HOME", environ) or os.path.join(
+        read_variable("HOME", environ) or os.sep, ".local", "share"
+    )
+    managed = Path(read_variable("UV_PYTHON_INSTALL_DIR", environ) or os.path.join(data, "uv", "python"))
     yield from (python for python in managed.glob("cpython-*/bin/python3.*") if _MANAGED.match(python.parts[-3]))
 
 

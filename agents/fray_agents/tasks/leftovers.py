@@ -49,7 +49,7 @@ def _processes_of(directory: Path) -> list[int]:
     for name in os.listdir("/proc"):
         if not name.isdigit() or int(name) == os.getpid():
             continue
-        environ = environment_of(int(name))
-        if value + b"\0" in environ or value + b"/" in environ:
+        entries = environment_of(int(name))
+        if value + b"\0" in entries or value + b"/" in entries:
             found.append(int(name))
     return found

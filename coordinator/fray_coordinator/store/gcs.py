@@ -6,7 +6,6 @@ exception classes, and take three times a command's time to import. The version 
 
 import asyncio
 import json
-import os
 import uuid
 from datetime import datetime
 from email.utils import parsedate_to_datetime
@@ -47,6 +46,7 @@ from fray_coordinator.store.interface import (
     Version,
 )
 from fray_coordinator.store.key_rules import MAX_RECORD_BYTES, max_bytes
+from fray_coordinator.variables import read_variable
 from fray_layouts.parsing import parse_json
 
 RIGHTS = {
@@ -220,7 +220,7 @@ class GcsBackend:
 
 def _emulator() -> str:
     """The address of an emulator; "" for the real service."""
-    named = os.environ.get("STORAGE_EMULATOR_HOST", "")
+    named = read_variable("STORAGE_EMULATOR_HOST") or ""
     return named if not named or "://" in named else f"http://{named}"
 
 

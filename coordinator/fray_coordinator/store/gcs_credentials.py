@@ -19,6 +19,8 @@ from google.auth.credentials import Credentials
 from fray_coordinator.store.http_client import ANSWER_TIMEOUT, HttpClient
 from fray_coordinator.store.http_connection import HttpAnswer
 from fray_coordinator.store.interface import AttemptFailed, NotApplied, Refused
+from fray_coordinator.variables import check_for_libraries, read_variable
+from fray_layouts.errors import InvalidInput
 
 SCOPE = "https://www.googleapis.com/auth/devstorage.full_control"
 """The scope of tokens: objects, and the settings of buckets, which `fray doctor` reads."""
@@ -76,8 +78,11 @@ def find_credentials() -> Credentials:
     try:
         if (found := _of_this_user()) is not None:
             return found
+        check_for_libraries("GOOGLE_", "CLOUDSDK_", "GCE_", "GCLOUD_")
         found, _ = google.auth.default(scopes=[SCOPE], request=TokenTransport())
         return found
+    except InvalidInput:
+        raise
     except Exception as error:
         raise token_failure(error) from error
 
@@ -87,8 +92,8 @@ def _of_this_user() -> Credentials | None:
 
     google-auth would find them too, but it then starts `gcloud`, and warns, for a project that storage does not need.
     """
-    folder = os.environ.get("CLOUDSDK_CONFIG") or os.path.expanduser("~/.config/gcloud")
-    file = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS") or f"{folder}/application_default_credentials.json"
+    folder = read_variable("CLOUDSDK_CONFIG") or os.path.expanduser("~/.config/gcloud")
+    file = read_variable("GOOGLE_APPLICATION_CREDENTIALS") or f"{folder}/application_default_credentials.json"
     try:
         about = json.loads(Path(file).read_text())
         if about["type"] != "authorized_user":

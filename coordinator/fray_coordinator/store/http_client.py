@@ -17,6 +17,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from fray_coordinator.store.http_connection import HttpAnswer, IncomingAnswer, StorageConnection
 from fray_coordinator.store.interface import NotApplied, Unknown
 from fray_coordinator.store.key_rules import MAX_RECORD_BYTES
+from fray_coordinator.variables import read_variable
 
 CONNECT_TIMEOUT = 10.0
 """Seconds to connect: Linux repeats a lost SYN after 1, 3 and 7 s."""
@@ -180,6 +181,6 @@ def _tls_context() -> ssl.SSLContext:
 
         context.load_verify_locations(certifi.where())
     for variable in ("AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE"):
-        if bundle := os.environ.get(variable):
+        if bundle := read_variable(variable):
             context.load_verify_locations(bundle)
     return context

@@ -14,6 +14,7 @@ from fray_coordinator.store.interface import StoreBackend
 from fray_coordinator.store.local import LocalBackend
 from fray_coordinator.store.memory import MemoryBackend, MemoryContents
 from fray_coordinator.store.store import Store
+from fray_coordinator.variables import read_variable, without_white_space
 from fray_layouts.errors import InvalidInput
 
 OVERRIDE_VARIABLE = "FRAY_ALLOW_NETWORK_FS"
@@ -41,7 +42,7 @@ def network_file_system(folder: Path, mounts: str | None = None) -> str | None:
 def refuse_network(folder: Path) -> None:
     """Raise `StoreRefused` on a network file system, unless the user's environment allows it."""
     kind = network_file_system(folder)
-    if kind and os.environ.get(OVERRIDE_VARIABLE) != "1":
+    if kind and read_variable(OVERRIDE_VARIABLE) != "1":
         raise StoreRefused(
             f"{folder} is on a {kind} file system, where locks and renames do not hold between machines; use a bucket "
             f"or a local disk, or set {OVERRIDE_VARIABLE}=1 if only this machine ever uses this folder"
@@ -86,6 +87,7 @@ async def open_store(
 
 def open_backend(root: str, clock: Clock) -> StoreBackend:
     """Make the backend for `root`, without a request. Raises as `open_store` does."""
+    _check_root(root)
     scheme, separator, rest = root.partition("://")
     if not root or (not separator and _SCHEME.match(root)):
         raise InvalidInput("root", root, ACCEPTED_FORMS)
@@ -139,7 +141,14 @@ def folder_of_root(root: str) -> Path | None:
 
 def root_url(root: str) -> str:
     """`root` if it is a URL or a mistyped one; otherwise the `file://` URL of the path, in which `~` is expanded."""
+    _check_root(root)
     return root if _SCHEME.match(root) else local_folder(root).as_uri()
+
+
+def _check_root(root: str) -> None:
+    """Raise `InvalidInput` if a root has white space at its ends or is in quotes, as text from files may."""
+    if without_white_space("root", root, is_secret=False) != root:
+        raise InvalidInput("root", root, "remove the white space at its ends; a folder's name has it as %20 in a URL")
 
 
 def local_folder(path: str) -> Path:

@@ -11,11 +11,13 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 from fray_coordinator.store.interface import AttemptFailed, NotApplied, Refused
 from fray_coordinator.store.s3_signing import S3Keys
+from fray_coordinator.variables import check_for_libraries, read_variable, without_white_space
 
 PLAIN_SETTINGS = frozenset(
     {
@@ -82,14 +84,14 @@ def find_access(bucket: str, region: str | None) -> S3Access:
 
 def plain_access(bucket: str, region: str | None, variables: Mapping[str, str]) -> S3Access | None:
     """The access by the environment and a plain profile; None if botocore is needed."""
+    read = partial(read_variable, environ=variables)
     profile = _profile(variables)
-    if profile is None or profile.keys() - PLAIN_SETTINGS or any(variables.get(name) for name in BOTOCORE_VARIABLES):
+    if profile is None or profile.keys() - PLAIN_SETTINGS or any(map(read, BOTOCORE_VARIABLES)):
         return None
-    source = variables if any(variables.get(name) for name in KEY_VARIABLES[:2]) else profile
-    access, secret, token = (source.get(name) or source.get(name.lower(), "") for name in KEY_VARIABLES)
-    region = region or variables.get("AWS_REGION") or variables.get("AWS_DEFAULT_REGION") or profile.get("region")
-    region = region or DEFAULT_REGION
-    endpoint = variables.get("AWS_ENDPOINT_URL_S3") or variables.get("AWS_ENDPOINT_URL") or profile.get("endpoint_url")
+    named = any(map(read, KEY_VARIABLES[:2]))
+    access, secret, token = ((read(name) if named else profile.get(name.lower())) or "" for name in KEY_VARIABLES)
+    region = region or read("AWS_REGION") or read("AWS_DEFAULT_REGION") or profile.get("region") or DEFAULT_REGION
+    endpoint = read("AWS_ENDPOINT_URL_S3") or read("AWS_ENDPOINT_URL") or profile.get("endpoint_url")
     url = _bucket_url(bucket, region, endpoint)
     return S3Access(url, region, S3Keys(access, secret, token)) if access and secret and url else None
 
@@ -105,11 +107,12 @@ def _bucket_url(bucket: str, region: str, endpoint: str | None) -> str | None:
 
 def _profile(variables: Mapping[str, str]) -> dict[str, str] | None:
     """The settings of the profile in use; None if there is no such profile, or its files cannot be read."""
-    named = variables.get("AWS_DEFAULT_PROFILE") or variables.get("AWS_PROFILE")
+    read = partial(read_variable, environ=variables)
+    named = read("AWS_DEFAULT_PROFILE") or read("AWS_PROFILE")
     name = named or "default"
     places = [
-        (variables.get("AWS_CONFIG_FILE") or "~/.aws/config", name if name == "default" else f"profile {name}"),
-        (variables.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials", name),
+        (read("AWS_CONFIG_FILE") or "~/.aws/config", name if name == "default" else f"profile {name}"),
+        (read("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials", name),
     ]
     settings: dict[str, str] = {}
     found = False
@@ -121,7 +124,8 @@ def _profile(variables: Mapping[str, str]) -> dict[str, str] | None:
             return None
         if parser.has_section(section):
             found = True
-            settings |= parser.items(section)
+            for key, text in parser.items(section):
+                settings[key] = without_white_space(f"{path}: {section}: {key}", text, is_secret=True)
     return settings if found or not named else None
 
 
@@ -135,11 +139,12 @@ def botocore_access(bucket: str, region: str | None) -> S3Access:
     def stop(request: Any, **_: Any) -> None:
         raise _AboutToSend(request)
 
+    check_for_libraries("AWS_")
     try:
         import botocore.session
 
         session = botocore.session.get_session()
-        client = session.create_client("s3", region_name=region or os.environ.get("AWS_REGION"))
+        client = session.create_client("s3", region_name=region or read_variable("AWS_REGION"))
         client.meta.events.register("before-send.s3", stop)
         client.list_objects_v2(Bucket=bucket)
     except _AboutToSend as found:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fray.cli import output
-from fray.cli.app import App, as_command
+from fray.cli.app import App, VariableOption, as_command
 from fray.cli.device_options import device_of
 
 if TYPE_CHECKING:
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 
 @as_command
-@click.option("--namespace", required=True, envvar="FRAY_NAMESPACE", help="Namespace whose jobs may use it.")
+@click.option(
+    "--namespace", required=True, cls=VariableOption, envvar="FRAY_NAMESPACE", help="Namespace whose jobs may use it."
+)
 @click.option("--cpu", type=float, default=1.0, show_default=True, help="Cores of each replica.")
 @click.option("--memory", help="Memory of each replica, such as 512MiB or 2GB.")
 @click.option("--gpus", help="GPUs of each replica: a count, or kind:count such as h100:8.")

@@ -17,6 +17,7 @@ from fray.cli.device_options import device_of
 from fray.cli.log_lines import LinePrinter
 from fray.cli.standard_input import piped_input
 from fray.cli.workspace_options import chosen_workspace, print_stored, workspace_options
+from fray_coordinator.variables import read_variable
 from fray_layouts.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -163,7 +164,7 @@ async def _submit(core: Core, spec: JobSpec, choice: WorkspaceChoice | None, std
     if stdin:
         spec = replace(spec, entrypoint=replace(spec.entrypoint, stdin=await put_blob(core, stdin)))
     [submitted] = await submit_from_command(core, [spec], [choice], print_stored)
-    if choice is not None and submitted.job.spec.environment.workspace is None and PRIVATE_VAR not in os.environ:
+    if choice is not None and submitted.job.spec.environment.workspace is None and not read_variable(PRIVATE_VAR):
         _warn_of_missing_files(spec)
     return submitted.job.id
 

@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
+from fray_coordinator.variables import read_variable
 from fray_layouts.errors import InvalidInput
 
 AUTO = "iris:auto"
@@ -26,7 +26,7 @@ def is_iris(root: str) -> bool:
 
 def in_iris_job() -> bool:
     """Whether this process is a task of an Iris job; imports nothing of Iris."""
-    return "IRIS_TASK_ID" in os.environ and "IRIS_CONTROLLER_ADDRESS" in os.environ
+    return bool(read_variable("IRIS_TASK_ID") and read_variable("IRIS_CONTROLLER_ADDRESS"))
 
 
 def import_iris(root: str = AUTO) -> Any:

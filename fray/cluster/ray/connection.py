@@ -7,11 +7,11 @@ RAY_ADDRESS names or that runs on this machine. "ray:host:6379" is the Ray whose
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from fray_coordinator.variables import read_variable
 from fray_layouts.errors import InvalidInput
 
 T = TypeVar("T")
@@ -110,17 +110,18 @@ def asked_inside(question: Callable[..., T], *args: Any) -> T:
 
 def works_on_ray() -> bool:
     """Whether this process has `process_variables`. Then its root is AUTO, whatever root its creator used."""
-    return os.environ.get("FRAY_CLUSTER_SPEC") == AUTO and "RAY_ADDRESS" in os.environ
+    return read_variable("FRAY_CLUSTER_SPEC") == AUTO and bool(read_variable("RAY_ADDRESS"))
 
 
 def _address(root: str) -> str:
     """The address for `ray.init` that a root stands for."""
-    if works_on_ray():
-        return os.environ["RAY_ADDRESS"]
+    address = read_variable("RAY_ADDRESS")
+    if address and works_on_ray():
+        return address
     if root.startswith("ray://"):
         return root
     named = root.removeprefix("ray").removeprefix(":")
-    return named if named not in ("", "auto") else os.environ.get("RAY_ADDRESS") or "auto"
+    return named if named not in ("", "auto") else address or "auto"
 
 
 def process_variables(root: str, namespace: str) -> dict[str, str]:

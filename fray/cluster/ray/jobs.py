@@ -22,6 +22,7 @@ from fray.types import JobId, JobInfo, JobRequest, JobStatus, Namespace
 from fray_agents.tasks.current_task import task_environ
 from fray_coordinator.jobs.logs import LogLine
 from fray_coordinator.protocol.transitions import Status, is_terminal
+from fray_coordinator.variables import read_variable
 from fray_layouts.errors import InvalidInput
 from fray_layouts.records import JobRecord, JobResult, ResourceUsage
 from fray_layouts.spec import JobSpec
@@ -49,7 +50,7 @@ class RayJobs(ClusterWithoutStorage):
     def __init__(self, root: str = AUTO, namespace: str | None = None) -> None:
         self.root = AUTO if works_on_ray() else root
         self._namespace = namespace
-        self._own_namespace = task_environ().get("FRAY_NAMESPACE") or made_up_namespace()
+        self._own_namespace = read_variable("FRAY_NAMESPACE", task_environ()) or made_up_namespace()
         check_namespace(namespace or self._own_namespace)
         self._controller: tuple[str, Any] = ("", None)
 

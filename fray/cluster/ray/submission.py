@@ -27,6 +27,7 @@ from fray.types import JobId, JobInfo, JobRequest, JobStatus, Namespace
 from fray_agents.tasks.current_task import task_environ
 from fray_coordinator.clock import system_random
 from fray_coordinator.jobs.logs import LogLine
+from fray_coordinator.variables import read_variable
 from fray_layouts.errors import InvalidInput
 from fray_layouts.object_keys import JobIds
 from fray_layouts.records import AttemptExit, ResourceUsage
@@ -73,7 +74,7 @@ class RayCluster(ClusterWithoutStorage):
     _scheduler = "Ray"
 
     def __init__(self, address: str | None = None, namespace: str | None = None) -> None:
-        self._namespace = namespace or task_environ().get("FRAY_NAMESPACE", "")
+        self._namespace = namespace or read_variable("FRAY_NAMESPACE", task_environ()) or ""
         check_namespace(self._namespace or "default")
         self.root = f"ray:{address or 'http'}"
         self._address = address

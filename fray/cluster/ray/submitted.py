@@ -6,7 +6,6 @@ It launches the job inside of Ray, prints its output, and exits with its status.
 from __future__ import annotations
 
 import json
-import os
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -18,6 +17,7 @@ from fray.cluster.ray.jobs import RayJobs
 from fray.cluster.ray.submission import MODULE, SPEC_FILE
 from fray.types import JobStatus
 from fray_agents.tasks.current_task import on_stop
+from fray_coordinator.variables import read_variable
 from fray_layouts.spec import JobSpec, WorkspaceSpec
 
 
@@ -25,7 +25,7 @@ def main() -> int:
     """Run the job, and return the exit code."""
     package = Path(str(import_module(MODULE).__file__)).parent
     spec = msgspec.json.decode((package / SPEC_FILE).read_bytes(), type=JobSpec)
-    given = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")).get("runtime_env", {})
+    given = json.loads(read_variable("RAY_JOB_CONFIG_JSON_ENV_VAR") or "{}").get("runtime_env", {})
     if code := given.get("working_dir"):
         environment = msgspec.structs.replace(spec.environment, workspace=WorkspaceSpec(blob=code))
         spec = msgspec.structs.replace(spec, environment=environment)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from google.rpc import code_pb2
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from fray_agents.provisioning.provider import ProviderError
+from fray_coordinator.variables import check_for_libraries, read_variable
 
 T = TypeVar("T")
 
@@ -90,7 +90,7 @@ async def find_access(project: str, emulator_variable: str) -> GoogleAccess:
     Raises:
         ProviderError: "denied": there are no credentials, or they name no project.
     """
-    emulator = os.environ.get(emulator_variable, "")
+    emulator = read_variable(emulator_variable) or ""
     found, default = (AnonymousCredentials(), "emulated") if emulator else await asyncio.to_thread(_default)  # type: ignore[no-untyped-call]
     if not project and not default:
         raise ProviderError("denied", "the credentials name no Google Cloud project; name one in the pool's settings")
@@ -98,6 +98,7 @@ async def find_access(project: str, emulator_variable: str) -> GoogleAccess:
 
 
 def _default() -> tuple[Credentials, str]:
+    check_for_libraries("GOOGLE_", "CLOUDSDK_", "GCE_", "GCLOUD_")
     try:
         credentials, project = google.auth.default(scopes=[SCOPE])
     except GoogleAuthError as error:

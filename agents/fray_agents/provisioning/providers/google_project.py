@@ -6,7 +6,6 @@ Both come from APIs that a project need not have enabled. If one does not answer
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ from requests.exceptions import RequestException
 
 from fray_agents.provisioning.provider import ProviderError
 from fray_agents.provisioning.providers.google_calls import ATTEMPT_TIMEOUT, GoogleAccess, role_for
+from fray_coordinator.variables import read_variable
 
 EMULATOR_VARIABLE = "GOOGLE_PROJECT_EMULATOR_HOST"
 """Variable with the host and port to call instead of Google. If only another API is emulated, checks are skipped."""
@@ -76,7 +76,7 @@ def _values(quota: Mapping[str, Any], zone: str) -> Iterator[int]:
 
 
 def _host(of_google: str) -> str:
-    emulator = os.environ.get(EMULATOR_VARIABLE, "")
+    emulator = read_variable(EMULATOR_VARIABLE)
     return f"http://{emulator}" if emulator else of_google
 
 

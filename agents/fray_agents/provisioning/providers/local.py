@@ -28,6 +28,7 @@ from fray_agents.provisioning.identity import is_of_pool, machine_labels, provid
 from fray_agents.provisioning.provider import MachineRequest, ProviderError
 from fray_agents.tasks.current_task import task_environ
 from fray_coordinator.protocol.scaling.listed import ListedMachine, ListedState
+from fray_coordinator.variables import read_variable
 from fray_layouts.records import ProvisioningSpec
 
 END_GRACE = 40.0
@@ -120,7 +121,7 @@ class LocalProvider:
 
     def _machines(self) -> Path:
         """The folder of this host's machines. Raises ProviderError: they are on another host, or it cannot be used."""
-        if "FRAY_JOB_ID" in task_environ():
+        if read_variable("FRAY_JOB_ID", task_environ()):
             raise ProviderError("denied", "its machines are processes, which would end with this job; scale it outside")
         if self._zones and host_name() not in self._zones:
             where = ", ".join(self._zones)
