@@ -54,7 +54,7 @@ class WorkspaceChoice:
         if project is None and (self.call is None or self.required):
             project = find_project(Path.cwd())
         if project is None and self.required:
-            remedy = "there is no project here (a folder with pyproject.toml, uv.lock or .git); name the folder"
+            remedy = "no folder here has pyproject.toml, uv.lock, .git or requirements.txt; name the project's folder"
             raise InvalidInput("environment.workspace", AUTO, remedy)
         return project
 

@@ -6,13 +6,15 @@ import sys
 import sysconfig
 from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache, partial
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fray_layouts.errors import InvalidInput
 
-_MARKERS = ("pyproject.toml", "uv.lock", ".git")
-"""Files of which the top folder of a project has at least one."""
+_MARKERS = (("pyproject.toml", "uv.lock", ".git"), ("requirements.txt",))
+"""Files that mark the top folder of a project. Those of the second kind count where none of the first is above: parts
+of a larger project, such as its documentation, often have a requirements.txt of their own."""
 
 _LISTINGS = ("uv.lock", "requirements.txt")
 """Files that state a project's packages more exactly than its pyproject.toml, the most exact first."""
@@ -39,12 +41,10 @@ def find_project(place: Path) -> Path | None:
     The home directory and the root never count as projects, because they contain all files of a user.
     """
     place = place.absolute()
-    for folder in (place, *place.parents):
-        if folder in (Path(os.path.expanduser("~")), Path(folder.anchor)):
-            return None
-        if any((folder / marker).exists() for marker in _MARKERS):
-            return folder
-    return None
+    barred = (Path(os.path.expanduser("~")), Path(place.anchor))
+    folders = list(takewhile(lambda folder: folder not in barred, (place, *place.parents)))
+    tops = (folder for kind in _MARKERS for folder in folders if any((folder / marker).exists() for marker in kind))
+    return next(tops, None)
 
 
 def read_project(folder: Path, names: Collection[str]) -> Project:

@@ -236,8 +236,8 @@ def test_a_warning_names_the_files_that_the_job_does_not_get(shell: Shell) -> No
     (shell.root.parent / "train.py").write_text("print(1)")
     done = shell("run", "--detach", "--", "python", "train.py")
     assert done.stderr == (
-        "fray: the job gets no copy of train.py: this folder is not a project (it has no pyproject.toml, uv.lock or "
-        ".git); give --workspace . to copy it\n"
+        "fray: the job gets no copy of train.py: this folder is not a project (it has no pyproject.toml, uv.lock, "
+        ".git or requirements.txt); give --workspace . to copy it\n"
     )
 
 

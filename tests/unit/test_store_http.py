@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from fray_coordinator.store import http_client
+from fray_coordinator.store import http_client, http_route
 from fray_coordinator.store.http_client import HttpClient
 from fray_coordinator.store.http_connection import MAX_ERROR_BODY, MAX_HEAD_BYTES
-from fray_coordinator.store.interface import BadObject, NotApplied, Unknown
+from fray_coordinator.store.interface import BadObject, NotApplied, Refused, Unknown
+from fray_coordinator.store.s3_access import plain_access
 
 HELLO = b"HTTP/1.1 200 OK\r\nETag: v\r\nContent-Length: 5\r\n\r\nhello"
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -224,9 +227,9 @@ def authority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ssl.S
     monkeypatch.setenv("AWS_CA_BUNDLE", str(tmp_path / "certificate"))
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(tmp_path / "both")
-    http_client._tls_context.cache_clear()
+    http_route.tls_context.cache_clear()
     yield context
-    http_client._tls_context.cache_clear()
+    http_route.tls_context.cache_clear()
 
 
 async def test_a_proxys_tunnel_leads_to_the_server_that_is_meant(
@@ -256,10 +259,12 @@ async def test_a_proxys_tunnel_leads_to_the_server_that_is_meant(
             assert (await client.request("GET", "https://storage.test/key", {})).body == b"hello"
         assert len(heads) == 1
         assert "Proxy-Authorization: Basic dXNlcjpwYXNzIHdvcmQ=\r\n" in heads[0]
-        with pytest.raises(NotApplied, match=f"no connection to {proxy}: .*HTTP 407"):
+        with pytest.raises(Refused, match=f"the proxy {proxy} of HTTPS_PROXY answered HTTP 407; .*user:password"):
             await client.request("GET", "https://elsewhere.test/key", {})
         monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-        with pytest.raises(NotApplied, match=r"no connection to 127\.0\.0\.1.*certificate"):
+        with pytest.raises(
+            Refused, match=r"certificate of 127\.0\.0\.1.*not accepted.*in AWS_CA_BUNDLE or .*/certificate"
+        ):
             await client.request("PUT", f"https://{behind}/key", {}, b"data")
 
 
@@ -272,3 +277,151 @@ async def test_a_proxy_is_asked_for_plain_requests(monkeypatch: pytest.MonkeyPat
     async with served(serve) as proxy, opened() as client:
         monkeypatch.setenv("http_proxy", proxy)
         assert (await client.request("GET", "http://storage.test/key?a=b", {})).body == b"hello"
+
+
+# --- what can never work is refused at once, by the name of its variable
+
+
+@pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """An environment without proxies and certificates of its own."""
+    for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
+        monkeypatch.delenv(name)
+    for name in http_route.BUNDLE_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    http_route.tls_context.cache_clear()
+    yield monkeypatch
+    http_route.tls_context.cache_clear()
+
+
+@pytest.mark.parametrize("variable", http_route.BUNDLE_VARIABLES)
+@pytest.mark.parametrize(("content", "why"), [(None, "No such file"), ("no certificate", "it has no certificates")])
+async def test_a_bundle_that_cannot_be_used_is_named(
+    bare: pytest.MonkeyPatch, tmp_path: Path, variable: str, content: str | None, why: str
+) -> None:
+    if content is not None:
+        (tmp_path / "bundle.pem").write_text(content)
+    bare.setenv(variable, f"{tmp_path}/bundle.pem\n")
+    async with opened() as client:
+        with pytest.raises(Refused, match=rf"{variable}: '{tmp_path}/bundle.pem' cannot be used \({why}.*PEM"):
+            await client.request("GET", "https://127.0.0.1:9/", {})
+        bare.delenv(variable)
+        with pytest.raises(Refused, match=rf"ca_bundle of the profile: '{tmp_path}/bundle.pem' .*{why}"):
+            await client.request("GET", "https://127.0.0.1:9/", {}, ca_bundle=f"{tmp_path}/bundle.pem")
+
+
+async def test_the_authorities_of_a_profile_count_for_its_requests(
+    authority: ssl.SSLContext, bare: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async with served(saying(HELLO), authority) as place, opened() as client:
+        bundle = str(tmp_path / "certificate")
+        with pytest.raises(Refused, match=r"certificate of 127.*IP address mismatch"):
+            await client.request("GET", f"https://{place}/", {}, ca_bundle=bundle)  # trusted, but for another name
+        with pytest.raises(Refused, match=r"certificate of 127.*now none is set"):
+            await client.request("GET", f"https://{place}/", {})
+    (tmp_path / "config").write_text(f"[default]\nca_bundle = {bundle}\n")
+    keys = {"AWS_CONFIG_FILE": f"{tmp_path}/config", "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
+    access = plain_access("bucket", None, keys)
+    assert access is not None
+    assert access.ca_bundle == bundle
+
+
+async def test_a_server_without_tls_is_refused_and_one_that_hangs_up_is_asked_again(bare: pytest.MonkeyPatch) -> None:
+    async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(HELLO)
+
+    async def hangs_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+
+    async with opened() as client:
+        async with served(plain) as place:
+            with pytest.raises(
+                Refused, match=rf"{place} and this host cannot encrypt .*http:// is for servers without"
+            ):
+                await client.request("GET", f"https://{place}/", {})
+        async with served(hangs_up) as place:
+            with pytest.raises(NotApplied, match=f"no connection to {place}"):
+                await client.request("GET", f"https://{place}/", {})
+
+
+@pytest.mark.parametrize("variable", ["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"])
+@pytest.mark.parametrize(
+    "value", ["http://", "socks5://user:secret@127.0.0.1:1080", "http://127.0.0.1:99999", "http://[::1", "127.0.0.1:no"]
+)
+async def test_a_proxy_that_cannot_be_one_is_named_without_its_password(
+    bare: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
+    bare.setenv(variable, value)
+    async with opened() as client:
+        with pytest.raises(Refused, match=rf"{variable}: .*NO_PROXY") as told:
+            await client.request("GET", "http://storage.test/", {})
+    assert "secret" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "variable"),
+    [
+        ({"ALL_PROXY": "http://all:1"}, "ALL_PROXY"),
+        ({"ALL_PROXY": "http://all:1", "all_proxy": "small:1"}, "all_proxy"),
+        ({"ALL_PROXY": "http://all:1", "HTTPS_PROXY": "https://one:2"}, "HTTPS_PROXY"),
+        ({"HTTPS_PROXY": "http://one:2", "https_proxy": ""}, None),
+        ({"HTTP_PROXY": "http://one:2"}, None),
+        ({"ALL_PROXY": "http://all:1", "NO_PROXY": "other.test,.example.test"}, None),
+        ({"ALL_PROXY": "http://all:1", "NO_PROXY": "example.com"}, "ALL_PROXY"),
+        ({"ALL_PROXY": " http://all:1\n"}, "ALL_PROXY"),
+    ],
+)
+def test_the_proxy_is_the_one_for_the_scheme_else_the_one_for_all(
+    bare: pytest.MonkeyPatch, given: dict[str, str], variable: str | None
+) -> None:
+    for name, value in given.items():
+        bare.setenv(name, value)
+    found = http_route.proxy_for(urlsplit("https://storage.example.test:8443/key"))
+    assert (found.variable if found else None) == variable
+
+
+def test_a_literal_address_of_ipv6_can_be_without_a_proxy(bare: pytest.MonkeyPatch) -> None:
+    bare.setenv("ALL_PROXY", "http://all:1")
+    for exceptions, is_bypassed in (("[::1]", True), ("::1", True), ("::2", False)):
+        bare.setenv("NO_PROXY", exceptions)
+        assert (http_route.proxy_for(urlsplit("https://[::1]:9000/x")) is None) == is_bypassed
+
+
+def test_whoever_calls_a_cgi_program_names_no_proxy(bare: pytest.MonkeyPatch) -> None:
+    bare.setenv("HTTP_PROXY", "http://evil:1")
+    bare.setenv("REQUEST_METHOD", "GET")
+    assert http_route.proxy_for(urlsplit("http://storage.test/")) is None
+
+
+@pytest.mark.parametrize(("status", "failure"), [(403, Refused), (405, Refused), (407, Refused), (503, NotApplied)])
+async def test_a_tunnel_to_a_literal_address_has_its_brackets_and_a_refusal_is_final(
+    bare: pytest.MonkeyPatch, status: int, failure: type[Exception]
+) -> None:
+    heads: list[str] = []
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await head_of(reader))
+        writer.write(b"HTTP/1.1 %d No\r\nContent-Length: 0\r\n\r\n" % status)
+
+    async with served(refuse) as proxy, opened() as client:
+        bare.setenv("ALL_PROXY", f"http://{proxy}")
+        with pytest.raises(failure, match=rf"proxy {proxy} of ALL_PROXY.*HTTP {status}"):
+            await client.request("GET", "https://[2001:db8::1]/key", {})
+        with pytest.raises(failure):
+            await client.request("GET", "https://[2001:db8::1]:9000/key", {})
+    assert [head.split()[1] for head in heads] == ["[2001:db8::1]:443", "[2001:db8::1]:9000"]
+
+
+async def test_a_plain_request_that_a_proxy_wants_a_password_for_is_refused(bare: pytest.MonkeyPatch) -> None:
+    async with served(saying(b"HTTP/1.1 407 No\r\nContent-Length: 0\r\n\r\n")) as proxy, opened() as client:
+        bare.setenv("http_proxy", f"http://{proxy}")
+        with pytest.raises(Refused, match="of http_proxy answered HTTP 407"):
+            await client.request("GET", "http://storage.test/", {})
+
+
+async def test_an_endpoint_that_is_no_address_is_refused(bare: pytest.MonkeyPatch) -> None:
+    async with opened() as client:
+        for place in ("storage.test:port", "storage.test:99999", f"{'x' * 64}.test"):
+            with pytest.raises(Refused, match=f"{place} is no address .*correct the endpoint"):
+                await client.request("GET", f"http://{place}/", {})

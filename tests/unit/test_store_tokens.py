@@ -21,7 +21,7 @@ from google.auth.compute_engine import _metadata
 
 from fray_coordinator.clock import SystemClock
 from fray_coordinator.store import gcs
-from fray_coordinator.store.gcs_credentials import find_credentials
+from fray_coordinator.store.gcs_credentials import TokenTransport, find_credentials, token_failure
 from fray_coordinator.store.gcs_token import RENEW_AHEAD_SECONDS, AccessToken
 from fray_coordinator.store.interface import NotApplied, Object, Refused
 from tests.support.gcs_emulator import Emulator
@@ -220,3 +220,13 @@ def test_the_credentials_of_a_user_are_found_and_gcloud_is_not_started(
         file.write_text(json.dumps(about))
         assert asyncio.run(sent(AccessToken(find_credentials(), SystemClock()))) == "Bearer mine"
     assert not (tmp_path / "started").exists()
+
+
+def test_a_setting_that_can_never_work_is_no_outage_of_the_token_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:1080")
+    monkeypatch.setenv("NO_PROXY", "")
+    with pytest.raises(google.auth.exceptions.TransportError) as failed:
+        TokenTransport()("https://token.test/")
+    failure = token_failure(failed.value)
+    assert isinstance(failure, Refused)
+    assert "ALL_PROXY: " in str(failure)

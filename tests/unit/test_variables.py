@@ -63,7 +63,7 @@ def test_a_root_with_white_space_is_the_same_cluster(
     found = CliRunner().invoke(cli, ["ps", "--json"])
     assert (found.exit_code, found.stdout.strip()) == (0, "[]")
     assert environment_root() == str(root)
-    assert current_cluster().root == root.as_uri()  # type: ignore[attr-defined]
+    assert current_cluster().root == root.as_uri()
     assert [path.name for path in tmp_path.iterdir()] == ["root"]
 
 

@@ -196,6 +196,15 @@ def test_a_project_is_the_nearest_folder_that_looks_like_one(tmp_path: Path, mon
     assert find_project(inner) == tmp_path / "top/service"
 
 
+def test_requirements_alone_make_a_project_but_not_a_part_of_a_larger_one(tmp_path: Path) -> None:
+    inner = tmp_path / "top/docs/src"
+    inner.mkdir(parents=True)
+    (tmp_path / "top/docs/requirements.txt").write_text("six\n")
+    assert find_project(inner) == tmp_path / "top/docs"
+    (tmp_path / "top/pyproject.toml").write_text("")
+    assert find_project(inner) == tmp_path / "top"
+
+
 def loaded(project: Path, name: str = "a_module_of_a_project") -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, project / "work.py")
     assert spec is not None

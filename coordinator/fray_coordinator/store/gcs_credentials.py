@@ -108,6 +108,8 @@ def _of_this_user() -> Credentials | None:
 
 def token_failure(error: Exception) -> AttemptFailed:
     """The outcome of a request for which no token was available."""
+    if refusal := next((cause for cause in _causes(error) if isinstance(cause, Refused)), None):
+        return refusal
     if getattr(error, "retryable", False) or any(isinstance(cause, UNREACHABLE_ERRORS) for cause in _causes(error)):
         return NotApplied(f"the server that gives access tokens does not answer: {error}")
     text = f"no valid credentials ({error}); run `gcloud auth application-default login`"

@@ -6,18 +6,15 @@ has no conditional deletes, hides the server's clock, and retries and translates
 """
 
 import asyncio
-import base64
-import os
 import ssl
 import time
 from collections.abc import Mapping
-from functools import cache
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from fray_coordinator.store.http_connection import HttpAnswer, IncomingAnswer, StorageConnection
-from fray_coordinator.store.interface import NotApplied, Unknown
+from fray_coordinator.store.http_route import Proxy, name_of, proxy_for, tls_context, tls_refusal
+from fray_coordinator.store.interface import NotApplied, Refused, Unknown
 from fray_coordinator.store.key_rules import MAX_RECORD_BYTES
-from fray_coordinator.variables import read_variable
 
 CONNECT_TIMEOUT = 10.0
 """Seconds to connect: Linux repeats a lost SYN after 1, 3 and 7 s."""
@@ -35,45 +32,55 @@ class HttpClient:
     """Connections to object stores, including idle ones. It belongs to one event loop."""
 
     def __init__(self) -> None:
-        self._idle: dict[tuple[str, str], list[tuple[float, StorageConnection]]] = {}
+        self._idle: dict[tuple[str, str, str], list[tuple[float, StorageConnection]]] = {}
         self._places = asyncio.Semaphore(MAX_CONNECTIONS)
 
     async def request(
-        self, method: str, url: str, headers: Mapping[str, str], data: bytes = b"", max_body: int = MAX_RECORD_BYTES
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        data: bytes = b"",
+        max_body: int = MAX_RECORD_BYTES,
+        ca_bundle: str = "",
     ) -> HttpAnswer:
         """Send a request once; returns the answer, whatever its status. Redirects are not followed.
 
         Args:
             url: properly escaped.
             max_body: largest body of a success, in bytes; the body of another answer is cut.
+            ca_bundle: a file with further certificate authorities, which a profile names.
 
         Raises:
             NotApplied: there is no connection.
+            Refused: there can be none: the certificate is not trusted, or the proxy refuses, or a setting is wrong.
             Unknown: the connection broke, or no answer came in time, or the answer is not HTTP.
             BadObject: the body is too long.
         """
         target = urlsplit(url)
-        proxy = _proxy_for(target)
-        key = (f"{target.scheme}://{target.netloc}", proxy.geturl() if proxy else "")
+        proxy = proxy_for(target)
+        key = (f"{target.scheme}://{target.netloc}", proxy.url.geturl() if proxy else "", ca_bundle)
         path = f"{target.path or '/'}?{target.query}" if target.query else target.path or "/"
-        sent_headers = {"Host": target.netloc.rpartition("@")[2], "User-Agent": "fray", **headers}
+        sent_headers = {"Host": name_of(target), "User-Agent": "fray", **headers}
         if data or method in ("POST", "PUT"):
             sent_headers["Content-Length"] = str(len(data))
         if proxy and target.scheme == "http":  # an encrypted connection goes through a tunnel instead
             path = f"http://{target.netloc}{path}"
-            sent_headers |= _proxy_rights(proxy)
+            sent_headers |= proxy.rights
         head = _lines(f"{method} {path} HTTP/1.1", sent_headers)
         loop = asyncio.get_running_loop()
         async with self._places:
             try:
                 async with asyncio.timeout(_seconds_for(len(data))) as limit:
-                    connection = self._idle_one(key) or await _connected(target, proxy)
+                    connection = self._idle_one(key) or await _connected(target, proxy, ca_bundle)
                     answer = IncomingAnswer(max_body, lambda size: limit.reschedule(loop.time() + _seconds_for(size)))
                     found = await connection.exchange(head, data, answer)
             except TimeoutError as error:
                 raise Unknown(f"{target.netloc} did not answer in time") from error
         if connection.usable:
             self._idle.setdefault(key, []).append((time.monotonic(), connection))
+        if proxy and found.status == 407 and (refusal := proxy.refusal(found.status)):
+            raise refusal
         return found
 
     def close(self) -> None:
@@ -82,7 +89,7 @@ class HttpClient:
             connection.abort()
         self._idle.clear()
 
-    def _idle_one(self, key: tuple[str, str]) -> StorageConnection | None:
+    def _idle_one(self, key: tuple[str, str, str]) -> StorageConnection | None:
         """The most recently used idle connection; connections that are too old are closed."""
         kept = self._idle.get(key, [])
         oldest = time.monotonic() - MAX_IDLE_SECONDS
@@ -105,62 +112,51 @@ def _seconds_for(size: int) -> float:
     return ANSWER_TIMEOUT + size / MIN_BYTES_PER_SECOND
 
 
-async def _connected(target: SplitResult, proxy: SplitResult | None) -> StorageConnection:
-    """A new connection. Raises `NotApplied`."""
+async def _connected(target: SplitResult, proxy: Proxy | None, ca_bundle: str) -> StorageConnection:
+    """A new connection. Raises `NotApplied`; `Refused` if a repetition does not help."""
+    place = f"the proxy {name_of(proxy.url)} of {proxy.variable}" if proxy else name_of(target)
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT):
-            connection = await _opened(proxy or target)
+            connection = await _opened(proxy.url if proxy else target, ca_bundle)
             if proxy and target.scheme == "https":
                 await _tunnel(connection, target, proxy)
+                place = f"{name_of(target)}, through {place}"
+                await connection.start_tls(tls_context(ca_bundle), target.hostname or "")
             return connection
-    except (OSError, ValueError) as error:  # including time-outs and malformed host names
-        place = (proxy or target).netloc.rpartition("@")[2]
+    except OSError as error:  # including time-outs, and all of TLS
+        if isinstance(error, ssl.SSLError) and (refusal := tls_refusal(error, place)):
+            raise refusal from error
         raise NotApplied(f"no connection to {place}: {error or 'it does not answer'}") from error
+    except ValueError as error:  # a port that is no number, a host's name that cannot be one
+        raise Refused(f"{place} is no address ({error}); correct the endpoint") from error
 
 
-async def _opened(place: SplitResult) -> StorageConnection:
+async def _opened(place: SplitResult, ca_bundle: str) -> StorageConnection:
     secure = place.scheme == "https"
     _, connection = await asyncio.get_running_loop().create_connection(
         StorageConnection,
         place.hostname or "",
         place.port or (443 if secure else 80),
-        ssl=_tls_context() if secure else None,
+        ssl=tls_context(ca_bundle) if secure else None,
         happy_eyeballs_delay=0.25,
     )
     return connection
 
 
-async def _tunnel(connection: StorageConnection, target: SplitResult, proxy: SplitResult) -> None:
-    """Make a proxy connect to `target`, and start TLS through it. Raises `OSError`."""
-    place = f"{target.hostname}:{target.port or 443}"
-    head = _lines(f"CONNECT {place} HTTP/1.1", {"Host": place, **_proxy_rights(proxy)})
+async def _tunnel(connection: StorageConnection, target: SplitResult, proxy: Proxy) -> None:
+    """Make a proxy connect to `target`. Raises `OSError`; `Refused` if the proxy refuses for good."""
+    host = target.hostname or ""
+    place = f"{f'[{host}]' if ':' in host else host}:{target.port or 443}"
+    head = _lines(f"CONNECT {place} HTTP/1.1", {"Host": place, **proxy.rights})
     try:
         found = await connection.exchange(head, b"", IncomingAnswer(0, lambda size: None, head_only=True))
     except Unknown as error:
         raise ConnectionError(str(error)) from error
     if found.status != 200:
         connection.abort()
-        raise ConnectionError(f"the proxy answered CONNECT {place} with HTTP {found.status}")
-    await connection.start_tls(_tls_context(), target.hostname or "")
-
-
-def _proxy_for(target: SplitResult) -> SplitResult | None:
-    """The proxy that the environment names (HTTPS_PROXY, NO_PROXY and so on)."""
-    if not any(name.lower().endswith("_proxy") for name in os.environ):
-        return None
-    from urllib.request import getproxies_environment, proxy_bypass
-
-    proxy = getproxies_environment().get(target.scheme, "")
-    if not proxy or proxy_bypass(target.netloc.rpartition("@")[2]):
-        return None
-    return urlsplit(proxy if "://" in proxy else f"http://{proxy}")
-
-
-def _proxy_rights(proxy: SplitResult) -> dict[str, str]:
-    if not proxy.username:
-        return {}
-    pair = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
-    return {"Proxy-Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
+        if refusal := proxy.refusal(found.status):
+            raise refusal
+        raise ConnectionError(f"it answered CONNECT {place} with HTTP {found.status}")
 
 
 def _lines(first: str, headers: Mapping[str, str]) -> bytes:
@@ -169,18 +165,3 @@ def _lines(first: str, headers: Mapping[str, str]) -> bytes:
     if any("\r" in line or "\n" in line for line in lines):
         raise ValueError("a header has no line breaks")
     return "\r\n".join([*lines, "", ""]).encode()
-
-
-@cache
-def _tls_context() -> ssl.SSLContext:
-    """A context that trusts the system's authorities (certifi's, if there are none) and those of a named bundle."""
-    context = ssl.create_default_context()
-    paths = ssl.get_default_verify_paths()
-    if paths.cafile is None and not (paths.capath and os.listdir(paths.capath)):
-        import certifi
-
-        context.load_verify_locations(certifi.where())
-    for variable in ("AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE"):
-        if bundle := read_variable(variable):
-            context.load_verify_locations(bundle)
-    return context

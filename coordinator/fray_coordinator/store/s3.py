@@ -226,7 +226,7 @@ class S3Backend:
         now = sent + (self._server_clock.offset() or 0)
         signed = signed_headers(method, bucket.netloc, target, text, headers, digest, keys, access.region, now)
         answer = await client.request(
-            method, f"{bucket.scheme}://{bucket.netloc}{target}?{text}", signed, data, max_body
+            method, f"{bucket.scheme}://{bucket.netloc}{target}?{text}", signed, data, max_body, access.ca_bundle
         )
         self._server_clock.learn(answer.headers.get("date"), sent)
         return answer

@@ -26,6 +26,7 @@ PLAIN_SETTINGS = frozenset(
         "aws_session_token",
         "region",
         "endpoint_url",
+        "ca_bundle",
         "output",
         "cli_pager",
         "cli_auto_prompt",
@@ -57,11 +58,13 @@ class S3Access:
         url: URL of the bucket, without a slash at its end.
         region: region that requests are signed for.
         credentials: `S3Keys`, or botocore's credentials, which renew themselves.
+        ca_bundle: the file with certificate authorities that the profile names; "" for none.
     """
 
     url: str
     region: str
     credentials: Any
+    ca_bundle: str = ""
 
     async def keys(self) -> S3Keys:
         """The keys for the next request. Raises `AttemptFailed`."""
@@ -93,7 +96,9 @@ def plain_access(bucket: str, region: str | None, variables: Mapping[str, str]) 
     region = region or read("AWS_REGION") or read("AWS_DEFAULT_REGION") or profile.get("region") or DEFAULT_REGION
     endpoint = read("AWS_ENDPOINT_URL_S3") or read("AWS_ENDPOINT_URL") or profile.get("endpoint_url")
     url = _bucket_url(bucket, region, endpoint)
-    return S3Access(url, region, S3Keys(access, secret, token)) if access and secret and url else None
+    if not (access and secret and url):
+        return None
+    return S3Access(url, region, S3Keys(access, secret, token), profile.get("ca_bundle", ""))
 
 
 def _bucket_url(bucket: str, region: str, endpoint: str | None) -> str | None:
@@ -154,7 +159,8 @@ def botocore_access(bucket: str, region: str | None) -> S3Access:
         if scope is None:
             raise Refused(f"requests to {bucket} are signed in a way that Fray does not know") from None
         place = f"{url.scheme}://{url.netloc}{url.path}".rstrip("/")
-        return S3Access(place, scope[1].decode(), session.get_credentials())
+        bundle = session.get_scoped_config().get("ca_bundle", "")
+        return S3Access(place, scope[1].decode(), session.get_credentials(), bundle)
     except Exception as error:  # botocore's many sources of credentials raise all kinds of errors
         raise _failure(error) from error
     raise AssertionError("nothing is sent")

@@ -82,8 +82,8 @@ def command(
     Standard input, if it is not a terminal, is read to its end before the job is submitted; each attempt of the job
     reads it from its start.
 
-    In a project (the nearest folder with pyproject.toml, uv.lock or .git), the job starts in a copy of the project,
-    with its packages.
+    In a project (the nearest folder with pyproject.toml, uv.lock or .git, else with requirements.txt), the job starts
+    in a copy of the project, with its packages.
 
     Ctrl-C asks whether to stop the job or to leave it running; without a terminal it stops the job.
 
@@ -173,7 +173,7 @@ def _warn_of_missing_files(spec: JobSpec) -> None:
     """Warn about files that the command names, if they exist here but will not exist where it runs."""
     here = [word for word in spec.entrypoint.command if not os.path.isabs(word) and os.path.isfile(word)]
     if here:
-        why = "this folder is not a project (it has no pyproject.toml, uv.lock or .git)"
+        why = "this folder is not a project (it has no pyproject.toml, uv.lock, .git or requirements.txt)"
         output.echo(f"fray: the job gets no copy of {', '.join(here)}: {why}; give --workspace . to copy it", err=True)
 
 
