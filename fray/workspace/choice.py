@@ -54,7 +54,7 @@ class WorkspaceChoice:
         if project is None and (self.call is None or self.required):
             project = find_project(Path.cwd())
         if project is None and self.required:
-            remedy = "no folder here has pyproject.toml, uv.lock, .git or requirements.txt; name the project's folder"
+            remedy = "there is no project here (no pyproject.toml, uv.lock, .git or requirements.txt); name the folder"
             raise InvalidInput("environment.workspace", AUTO, remedy)
         return project
 

@@ -13,13 +13,12 @@ import re
 import stat
 import subprocess
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from fray.workspace.ignore_rules import IgnoreRules
 from fray_layouts.errors import InvalidInput
-
-if TYPE_CHECKING:
-    from pathspec import GitIgnoreSpec
 
 IGNORE_FILE = ".frayignore"
 """File in the top folder that names files to leave out, in the syntax of `.gitignore`."""
@@ -93,32 +92,31 @@ def _kept(folder: Path, names: Iterable[str]) -> Iterator[str]:
     """The names without those that `.frayignore` names and those that are useless on other hosts."""
     listed = set(names)
     environments = {f"{os.path.dirname(name)}/" for name in listed if name.endswith(f"/{_VENV_MARKER}")}
-    ignored = _rules_in(folder / IGNORE_FILE)
+    rules = _rules_in(folder / IGNORE_FILE)
+    if rules and rules.meaningless:
+        what = os.fsdecode(rules.meaningless[0])
+        raise InvalidInput("workspace", str(folder / IGNORE_FILE), f"the pattern {what!r} matches nothing; correct it")
+    ignored = cache(lambda name, is_folder: rules is not None and bool(rules.verdict(os.fsencode(name), is_folder)))
     for name in listed:
         if not _NEVER.isdisjoint(name.split("/")[:-1]) or any(name.startswith(inside) for inside in environments):
             continue
-        if ignored is None or not ignored.match_file(name):
+        if not any(ignored(parent, True) for parent in _parents(name)) and not ignored(name, False):
             yield name
 
 
-def _rules_in(file: Path) -> GitIgnoreSpec | None:
+def _parents(name: str) -> Iterator[str]:
+    """The folders that a name is in, the topmost first."""
+    return (name[: slash.start()] for slash in re.finditer("/", name))
+
+
+def _rules_in(file: Path) -> IgnoreRules | None:
     """The rules of an ignore file; None if there is none."""
     try:
-        return parse_rules(file.read_bytes(), file)
+        return IgnoreRules(file.read_bytes())
     except (FileNotFoundError, IsADirectoryError):
         return None
     except OSError as error:
         raise InvalidInput("workspace", str(file), f"it cannot be read ({error.strerror}); make it readable") from None
-
-
-def parse_rules(data: bytes, file: Path) -> GitIgnoreSpec:
-    """Parse an ignore file. Raises InvalidInput if a pattern is not valid."""
-    from pathspec import GitIgnoreSpec  # imported late: most projects do not need it
-
-    try:
-        return GitIgnoreSpec.from_lines(os.fsdecode(data).splitlines())
-    except (ValueError, re.error) as error:
-        raise InvalidInput("workspace", str(file), f"a pattern in it is not valid ({error}); correct it") from None
 
 
 def _seen_by_git(folder: Path) -> list[str] | None:
@@ -164,14 +162,14 @@ def _walked(folder: Path) -> list[str]:
     return list(_walk(str(folder), "", []))
 
 
-def _walk(top: str, below: str, rules: list[tuple[str, GitIgnoreSpec]]) -> Iterator[str]:
+def _walk(top: str, below: str, rules: list[tuple[str, IgnoreRules]]) -> Iterator[str]:
     """The files under `below`, which is "" or ends with "/". rules: those of each parent folder, the deepest last."""
     try:
         with os.scandir(f"{top}/{below}") as listing:
             entries = list(listing)
     except OSError as error:
         raise _refused(below, f"the folder cannot be read ({error.strerror})") from None
-    names = {entry.name for entry in entries}
+    names = {entry.name for entry in entries if entry.is_file(follow_symlinks=False)}  # git follows no link here either
     if below and _VENV_MARKER in names:
         return
     own = _rules_in(Path(top, below, ".gitignore")) if ".gitignore" in names else None
@@ -179,7 +177,7 @@ def _walk(top: str, below: str, rules: list[tuple[str, GitIgnoreSpec]]) -> Itera
     for entry in entries:
         is_folder = entry.is_dir(follow_symlinks=False)
         name = f"{below}{entry.name}"
-        if _is_ignored(f"{name}/" if is_folder else name, rules):
+        if _is_ignored(name, is_folder, rules):
             continue
         if not is_folder:
             yield name
@@ -187,10 +185,10 @@ def _walk(top: str, below: str, rules: list[tuple[str, GitIgnoreSpec]]) -> Itera
             yield from _walk(top, f"{name}/", rules)
 
 
-def _is_ignored(name: str, rules: list[tuple[str, GitIgnoreSpec]]) -> bool:
+def _is_ignored(name: str, is_folder: bool, rules: list[tuple[str, IgnoreRules]]) -> bool:
     """Whether the rules ignore a name. The deepest folder with a rule that matches it decides."""
-    for prefix, spec in reversed(rules):
-        ignored = spec.check_file(name.removeprefix(prefix)).include
+    for prefix, own in reversed(rules):
+        ignored = own.verdict(os.fsencode(name.removeprefix(prefix)), is_folder)
         if ignored is not None:
             return ignored
     return False

@@ -17,8 +17,8 @@ import zstandard
 from fray.cli.commands.submit import read_jobs
 from fray.cluster.pulling import pull_outputs
 from fray.errors import NoOutputs
+from fray.workspace.ignore_rules import IgnoreRules
 from fray.workspace.projects import parse_pyproject
-from fray.workspace.selection import parse_rules
 from fray_agents.environments.errors import EnvironmentFailed
 from fray_agents.environments.packages import read_packages
 from fray_agents.environments.workspace import unpack
@@ -459,7 +459,7 @@ OWN = [
     ),
     Reader(
         "ignore file",
-        lambda data: parse_rules(data, Path(".frayignore")).match_file("a/b.log"),
+        lambda data: IgnoreRules(data).verdict(b"a/b.log", False),
         (InvalidInput,),
         b"# data\n/data/\n*.log\n!keep.log\ncheckpoint-[0-9]/**\n",
     ),

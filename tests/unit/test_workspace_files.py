@@ -221,8 +221,8 @@ def test_git_says_why_it_cannot_list(tmp_path: Path) -> None:
 
 
 def test_a_pattern_that_means_nothing_is_told_with_its_file(tmp_path: Path) -> None:
-    write(tmp_path, a_py="", _dot_frayignore="[z-a]\n")
-    with pytest.raises(InvalidInput, match=r"workspace: '.*\.frayignore'.*is not valid .*bad character range"):
+    write(tmp_path, a_py="", _dot_frayignore="[a-\n")
+    with pytest.raises(InvalidInput, match=r"workspace: '.*\.frayignore'.*the pattern '\[a-' matches nothing"):
         workspace_files(tmp_path)
 
 
