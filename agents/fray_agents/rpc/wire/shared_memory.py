@@ -54,6 +54,7 @@ from fray_agents.rpc.wire.zero_copy import (
     is_borrowed,
 )
 from fray_agents.threads import start_loop
+from fray_coordinator.variables import read_variable
 
 MIN_SHARED_BYTES = 128 * 1024
 """Bytes from which a buffer goes through shared memory: those for which a receiver that copies pools memory."""
@@ -213,7 +214,7 @@ class SegmentSender:
 @functools.cache
 def budget() -> int:
     """Most bytes of the segments that this process has created."""
-    limit = os.environ.get(LIMIT_VAR, "")
+    limit = read_variable(LIMIT_VAR) or ""
     return min(int(limit) // BUDGET_SHARE, MAX_PROCESS_BYTES) if limit.isdecimal() else MAX_PROCESS_BYTES
 
 
