@@ -72,6 +72,9 @@ class _MemoryItem:
         """Whether its lease has run out."""
         return self.expires <= self.clock.boottime()
 
+    def end_claim(self) -> None:
+        """Do nothing: a lease that ran out is never renewed here, since each call first takes such items back."""
+
 
 class MemoryEngine:
     """A `QueueEngine` in memory."""

@@ -54,6 +54,9 @@ class Out:
     def is_over(self) -> bool:
         return False
 
+    def end_claim(self) -> None:
+        raise AssertionError("it is out for ever")
+
 
 class PoisonWorld:
     """The steps under `rules`. poison: (segment, item) of each killer; kills: deaths of the host besides."""

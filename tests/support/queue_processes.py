@@ -37,8 +37,10 @@ class QueueProcess:
         return [delivery.item.body.decode() for delivery in await self.take(number, timeout, wait)]
 
 
-async def queue_process(cluster: Cluster, local: bool = False, core: Core | None = None) -> QueueProcess:
+async def queue_process(
+    cluster: Cluster, local: bool = False, core: Core | None = None, keys: QueueKeys = NAMES
+) -> QueueProcess:
     core = core or await cluster.core(local)
-    queue = await open_queue(core, NAMES, QueueRecord(max_deliveries=2))
+    queue = await open_queue(core, keys, QueueRecord(max_deliveries=2))
     bell = QueueDoorbell(queue)
     return QueueProcess(queue, Producer(queue, bell), Consumer(queue, bell), PoisonIsolation())

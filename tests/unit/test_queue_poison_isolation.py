@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 
 import pytest
 
+from fray_coordinator.errors import StoreUnavailable
 from fray_coordinator.queue import admin
 from fray_coordinator.queue.dead_letters import open_dead_letters
-from fray_coordinator.queue.errors import UnknownLease
+from fray_coordinator.queue.errors import LeaseLost, UnknownLease
 from fray_coordinator.queue.poison_isolation import PoisonIsolation, isolation_of
+from fray_layouts.queue_keys import QueueKeys
 from tests.support.queue_engines import KINDS, MOST, World, bodies, push
 from tests.support.queue_processes import QueueProcess, queue_process
 from tests.support.virtual import Cluster
@@ -107,6 +110,83 @@ async def test_a_process_in_whose_hands_nothing_is_leaves_no_trace(cluster: Clus
     assert isolation_of(me).admits(True)
 
 
+# --- writes under way while a lease runs out
+
+
+async def suspect(cluster: Cluster, one: QueueProcess, body: str) -> None:
+    """Push an item and let a process take it and die."""
+    killed = await queue_process(cluster)
+    await one.push(body)
+    await killed.take(timeout=5.0)
+    await cluster.clock.sleep(10.0)
+
+
+async def other_queue(cluster: Cluster, one: QueueProcess) -> QueueProcess:
+    """Another queue of the same process."""
+    other = await queue_process(cluster, keys=QueueKeys("other/"))
+    other.isolation = one.isolation
+    return other
+
+
+async def test_a_suspect_is_alone_though_its_lease_runs_out_while_its_start_is_counted(cluster: Cluster) -> None:
+    """Once another thread got an item meanwhile, and then the write landed and renewed the lease."""
+    one = await queue_process(cluster)
+    other = await other_queue(cluster, one)
+    await suspect(cluster, one, "suspect")
+    await other.push("other")
+    writes, counting = ("put", one.queue.keys.segments), asyncio.Event()
+
+    async def slow() -> None:
+        counting.set()
+        await cluster.clock.sleep(6.0)
+
+    async def claimed() -> None:
+        cluster.connections[0].before[writes] = slow
+
+    cluster.connections[0].before[writes] = claimed
+    taking = asyncio.create_task(one.bodies(timeout=5.0))
+    await counting.wait()
+    await cluster.clock.sleep(5.0)
+    (held,) = one.consumer.held.values()
+    assert held.lease.expired
+    assert await other.bodies() == []
+    assert await taking == ["suspect"]
+
+
+@pytest.mark.parametrize("end", ["extend", "done"])
+async def test_a_lease_that_ran_out_before_a_suspect_was_handed_out_is_not_revived(cluster: Cluster, end: str) -> None:
+    """Once any later write under the lease brought its items back beside the suspect."""
+    one = await queue_process(cluster)
+    other = await other_queue(cluster, one)
+    await other.push("first", "late", batch=2)
+    first, late = await other.take(2, timeout=5.0)
+    await suspect(cluster, one, "suspect")
+    assert await one.bodies() == ["suspect"]
+    consumer = other.consumer
+    write: Awaitable[object] = consumer.done([first.id]) if end == "done" else consumer.extend(late.id, 60.0)
+    with pytest.raises(LeaseLost):
+        await write
+    assert await other.bodies() == [], "the suspect is alone"
+
+
+@pytest.mark.parametrize("batch", [1, 2], ids=["by a receipt", "in the lease"])
+async def test_an_item_whose_end_cannot_be_written_is_in_nobodys_way(cluster: Cluster, batch: int) -> None:
+    """Once it counted again after the failure, beside a suspect that was handed out meanwhile."""
+    one = await queue_process(cluster)
+    other = await other_queue(cluster, one)
+    await suspect(cluster, one, "suspect")
+    await other.push("a", "b", batch=batch)
+    leases = [delivery.id for delivery in await other.take(2)]
+    assert await one.bodies() == []
+    place = other.queue.keys.receipts if batch == 1 else other.queue.keys.segments
+    cluster.connections[1].unanswered.append(("put", place))
+    with pytest.raises(StoreUnavailable):
+        await other.consumer.done(leases)
+    assert await one.bodies() == ["suspect"]
+    cluster.connections[1].unanswered.clear()
+    await other.consumer.done(leases)
+
+
 # --- cancelled callers
 
 
@@ -178,6 +258,9 @@ class Suspect:
 
     def is_over(self) -> bool:
         return False
+
+    def end_claim(self) -> None:
+        raise AssertionError("its lease did not run out")
 
 
 def test_one_gates_suspects_do_not_affect_another_gate() -> None:

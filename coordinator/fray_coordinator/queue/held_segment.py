@@ -62,7 +62,12 @@ class OutItem:
     delivery: Delivery | None = field(default=None, repr=False)
 
     def is_over(self) -> bool:
-        return self.segment.lease.lost or self.segment.lease.expired
+        lease = self.segment.lease
+        return lease.lost or (lease.expired and not lease.is_being_written)
+
+    def end_claim(self) -> None:
+        """Note that the claim is lost. The segment keeps its items until its consumer finds that out."""
+        self.segment.lease.lost = True
 
 
 class HeldSegment:
@@ -208,18 +213,16 @@ class HeldSegment:
         self.out.pop(item.id, None)
         item.isolation.leave(item)
 
+    def return_to_out(self, items: Iterable[OutItem]) -> None:
+        """Have items out again whose end may not be written. No process works on them any more."""
+        self.out.update((item.id, item) for item in items)
+
     async def body(self, index: int) -> bytes | None:
         """An item's bytes; None if it is an object of its own that is gone."""
         if index not in self.content.header.large:
             return self.content.bodies[index]
         found = await self._queue.core.store.get(self._queue.keys.large(self.name, index))
         return found.data if found else None
-
-    def enter(self, items: Iterable[OutItem]) -> None:
-        """Count items as out, until they `leave`."""
-        for item in items:
-            self.out[item.id] = item
-            item.isolation.enter(item)
 
     async def _end(self, items: Sequence[OutItem], edit: LeaseEdit) -> None:
         """Write the end of items, which are not out meanwhile.
@@ -235,5 +238,5 @@ class HeldSegment:
         except Exception:
             if self.lease.lost:
                 raise LeaseLost() from None
-            self.enter(items)
+            self.return_to_out(items)
             raise

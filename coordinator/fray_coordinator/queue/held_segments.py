@@ -160,7 +160,7 @@ class HeldSegments:
                     self._forget(held)
                     finished.append(held)
                 elif not held.lease.lost:
-                    held.enter(items)
+                    held.return_to_out(items)
             written.set_result(None)
             self._on_complete(finished, receipt)
         return finished
