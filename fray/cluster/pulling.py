@@ -27,6 +27,10 @@ from fray_layouts.work_keys import WorkKeys
 PARTS_AHEAD = 4
 """Parts that are fetched while one is written. With 16 MiB each, they use the full bandwidth of most buckets."""
 
+SMALL_FILE_BYTES = 64 * 1024
+SMALL_FILES_AT_ONCE = 100
+"""Files up to this size are written so many at a time: giving each to a thread takes longer than writing it."""
+
 
 @dataclass(frozen=True, slots=True)
 class PulledOutputs:
@@ -69,15 +73,24 @@ async def pull_outputs(
     on_bytes(0, total)
     try:
         await asyncio.to_thread(target.mkdir, parents=True, exist_ok=True)
+        folders, small = _Folders(target), list[tuple[OutputFile, bytes]]()
         async with aclosing(_bytes_of(core, job, manifest, wanted)) as pieces:
             for each in wanted:
-                async with _NewFile(target, each.file) as file:
-                    left = each.end - each.begin
-                    while left:
-                        piece = await anext(pieces)
-                        await asyncio.to_thread(file.write, piece)
-                        left, done = left - len(piece), done + len(piece)
-                        on_bytes(done, total)
+                left = each.end - each.begin
+                if left <= SMALL_FILE_BYTES:
+                    small.append((each.file, await _joined(pieces, left)))
+                else:
+                    async with _NewFile(folders, each.file) as file:
+                        while left:
+                            piece = await anext(pieces)
+                            await asyncio.to_thread(file.write, piece)
+                            left, done = left - len(piece), done + len(piece)
+                            on_bytes(done, total)
+                if len(small) == SMALL_FILES_AT_ONCE or each is wanted[-1]:
+                    await asyncio.to_thread(_write_all, folders, small)
+                    done += sum(len(data) for _, data in small)
+                    small = []
+                    on_bytes(done, total)
     except OSError as error:
         raise NoOutputs(f"the outputs of {job.id} cannot be written to {target}: {error}") from error
     return PulledOutputs([target / each.file.path for each in wanted], total, manifest.left_out)
@@ -169,45 +182,80 @@ async def _parts(core: Core, key: str, numbers: Iterator[int]) -> AsyncGenerator
         await asyncio.gather(*ahead, return_exceptions=True)
 
 
+async def _joined(pieces: AsyncGenerator[bytes, None], size: int) -> bytes:
+    """The next `size` bytes."""
+    data = b""
+    while len(data) < size:
+        data += await anext(pieces)
+    return data
+
+
+class _Folders:
+    """The folders of the files, each checked and made once, however many files are in it."""
+
+    def __init__(self, target: Path) -> None:
+        self.target = target
+        self._made: set[str] = set()
+
+    def make(self, path: str) -> Path:
+        """Make the folder that a file is in. Raises `OSError` if one on the way is a link."""
+        below, place = path.rpartition("/")[0], self.target
+        if below in self._made:
+            return place / below
+        for name in below.split("/") if below else ():
+            place /= name
+            if place.is_symlink():
+                raise OSError(f"{place} is a link, which may lead anywhere; remove it or choose another folder")
+            place.mkdir(exist_ok=True)
+        self._made.add(below)
+        return place
+
+
 class _NewFile:
     """A new file that replaces the one under its name when it is complete; until then that one is unchanged."""
 
-    def __init__(self, target: Path, file: OutputFile) -> None:
-        self._target = target
+    def __init__(self, folders: _Folders, file: OutputFile) -> None:
+        self._folders = folders
         self._file = file
         self._temporary = Path()
         self._open: BinaryIO | None = None
 
     async def __aenter__(self) -> BinaryIO:
-        self._open = await asyncio.to_thread(self._create)
+        self._open = await asyncio.to_thread(self.create)
         return self._open
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         assert self._open is not None
-        await asyncio.to_thread(self._finish if kind is None else self._drop, self._open)
+        await asyncio.to_thread(self.finish if kind is None else self.drop, self._open)
 
-    def _create(self) -> BinaryIO:
-        *folders, _ = self._file.path.split("/")
-        folder = self._target
-        for name in folders:
-            folder /= name
-            if folder.is_symlink():
-                raise OSError(f"{folder} is a link, which may lead anywhere; remove it or choose another folder")
-            folder.mkdir(exist_ok=True)
+    def create(self) -> BinaryIO:
+        folder = self._folders.make(self._file.path)
         self._temporary = folder / f".fray-{system_random().token()}"
         mode = 0o777 if self._file.executable else 0o666
         return open(os.open(self._temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode), "wb")
 
-    def _finish(self, file: BinaryIO) -> None:
+    def finish(self, file: BinaryIO) -> None:
         try:
             file.close()
-            os.replace(self._temporary, self._target / self._file.path)
+            os.replace(self._temporary, self._folders.target / self._file.path)
         except OSError:
-            self._drop(file)
+            self.drop(file)
             raise
 
-    def _drop(self, file: BinaryIO) -> None:
+    def drop(self, file: BinaryIO) -> None:
         with suppress(OSError):
             file.close()
         with suppress(OSError):
             self._temporary.unlink()
+
+
+def _write_all(folders: _Folders, files: Sequence[tuple[OutputFile, bytes]]) -> None:
+    for file, data in files:
+        new = _NewFile(folders, file)
+        opened = new.create()
+        try:
+            opened.write(data)
+        except BaseException:
+            new.drop(opened)
+            raise
+        new.finish(opened)

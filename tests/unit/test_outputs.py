@@ -10,6 +10,7 @@ from unittest import mock
 import msgspec
 import pytest
 
+from fray.cluster import pulling
 from fray.cluster.pulling import pull_outputs
 from fray.errors import NoOutputs
 from fray_agents.tasks import outputs
@@ -196,6 +197,39 @@ def test_a_job_without_outputs_says_how_it_would_have_some(tmp_path: Path) -> No
             await pull_outputs(core, job, tmp_path / "got", "nix")
 
     with_outputs(tmp_path, ["ck"], scenario)
+
+
+def test_many_small_files_cost_few_calls_to_threads_and_each_folder_is_made_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {f"d/{n % 3}/{n}": b"%d" % n for n in range(1000)}
+    for path, data in files.items():
+        (tmp_path / "work" / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "work" / path).write_bytes(data)
+    calls: list[str] = []
+    made: list[Path] = []
+    seen: list[int] = []
+    to_thread, mkdir = asyncio.to_thread, Path.mkdir
+
+    async def counted(call: Callable[..., Any], *words: Any, **options: Any) -> Any:
+        calls.append(call.__module__)
+        return await to_thread(call, *words, **options)
+
+    def noted(folder: Path, *words: Any, **options: Any) -> None:
+        made.append(folder)
+        mkdir(folder, *words, **options)
+
+    async def pull(core: Core, job: JobRecord) -> None:
+        monkeypatch.setattr(asyncio, "to_thread", counted)
+        monkeypatch.setattr(Path, "mkdir", noted)
+        await pull_outputs(core, job, tmp_path / "there", on_bytes=lambda done, total: seen.append(done))
+
+    with_outputs(tmp_path, ["d"], pull, part_bytes=100)
+    assert content(tmp_path / "there") == files
+    assert calls.count(pulling.__name__) <= 1000 / pulling.SMALL_FILES_AT_ONCE
+    assert sorted(folder.name for folder in made if folder.parent.name == "d") == ["0", "1", "2"]
+    assert seen == sorted(seen)
+    assert seen[-1] == sum(map(len, files.values()))
 
 
 def fill(folder: Path) -> None:
