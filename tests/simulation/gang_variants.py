@@ -200,7 +200,7 @@ def gangs_of_slices_get_any_hosts() -> list[Swap]:
 def free_room_is_not_kept_for_waiting_gangs() -> list[Swap]:
     """An agent claims singles while a gang waits for its room."""
 
-    def unreserved(self: Leases, room: Any = None, order: Any = None) -> Any:
+    def unreserved(self: Leases, room: Any = None, entry: Any = None) -> Any:
         return self.free(room)
 
     return [(Leases, "unreserved", unreserved)]
@@ -210,7 +210,7 @@ def free_room_is_not_kept_for_waiting_gangs() -> list[Swap]:
 def room_is_kept_from_earlier_single_jobs() -> list[Swap]:
     """Room is kept for a gang also from single jobs that come earlier."""
     real = Leases.unreserved
-    return [(Leases, "unreserved", lambda self, room=None, order=None: real(self, room))]
+    return [(Leases, "unreserved", lambda self, room=None, entry=None: real(self, room))]
 
 
 @rule(15)

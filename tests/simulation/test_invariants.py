@@ -336,3 +336,10 @@ def test_every_broken_variant_takes_what_the_sound_code_takes(world: type[Stage]
             if inspect.isfunction(old) and inspect.isfunction(new):
                 given = [p for p in inspect.signature(old).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
                 inspect.signature(new).bind(*given)
+                assert new.__module__ == old.__module__ or not optional(new) - optional(old), variant
+
+
+def optional(function: Callable[..., object]) -> set[str]:
+    """The parameters that may be left out, and that callers give by name."""
+    found = inspect.signature(function).parameters.values()
+    return {p.name for p in found if p.kind is p.POSITIONAL_OR_KEYWORD and p.default is not p.empty}
