@@ -60,6 +60,12 @@ def one_that_is_wanted_is_deleted() -> None:
     raised(world)
 
 
+def one_goes_without_a_record() -> None:
+    world, provider = with_machine("stray")
+    world.asks_to_delete(provider, NAME)
+    raised(world)
+
+
 def one_comes_that_was_given_up() -> None:
     world, provider = with_machine("gone")
     provider.asked[NAME] = 1
@@ -122,6 +128,7 @@ BREACHES: dict[str, Callable[[], None]] = {
     "what is there is not given up": one_that_is_there_is_gone,
     "nothing is asked for without a record": one_is_asked_for_by_nothing,
     "what is wanted is not deleted": one_that_is_wanted_is_deleted,
+    "no machine goes because its record is missing": one_goes_without_a_record,
     "what may still come is waited for": one_comes_that_was_given_up,
     "never more than the pool may have": there_is_one_too_many,
     "no machine is without a record for long": one_stays_without_a_record,

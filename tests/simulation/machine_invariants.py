@@ -63,7 +63,9 @@ class MachineWatch(Stage):
         statuses: of all jobs. jobs: those whose submission was acknowledged. regretted: those that users may stop.
         outages: the begin and the end of each outage of the storage.
         deleters: who wrote that a machine is to be deleted, by the machine's name.
-        harmed: names of machines whose records strangers changed. damaged: by key, the body that is restored later.
+        given_up: names of machines that a record has told to be deleted, or gone.
+        harmed: names of machines whose records strangers changed. odd: those among them with malformed records.
+        damaged: by key, the body that is restored later.
     """
 
     providers: dict[str, SimulatedProvider]
@@ -77,7 +79,9 @@ class MachineWatch(Stage):
         self.regretted: set[str] = set()
         self.outages: list[tuple[float, float]] = []
         self.deleters: dict[str, str] = {}
+        self.given_up: set[str] = set()
         self.harmed: set[str] = set()
+        self.odd: set[str] = set()
         self.damaged: dict[str, bytes | None] = {}
         self.calm_since = 0.0
         self._unrecorded: dict[str, float] = {}
@@ -96,10 +100,11 @@ class MachineWatch(Stage):
 
     # --- strangers
 
-    def harm(self, key: str) -> None:
-        """Note that a stranger is about to change this record."""
+    def harm(self, key: str, odd: bool = False) -> None:
+        """Note that a stranger is about to change this record, or to make it malformed."""
         if (found := MachineKeys.parse(key)) is not None:
             self.harmed.add(found[1])
+            self.odd |= {found[1]} if odd else set()
 
     def overwrite(self, key: str, body: bytes | None) -> None:
         """Let a stranger overwrite or remove an object."""
@@ -136,6 +141,8 @@ class MachineWatch(Stage):
         except (ValueError, RecursionError, FrayError):
             return
         self.note(sender.name, "writes", f"{name} {record.state} {record.reason}")
+        if record.state in (MachineState.DELETING, MachineState.GONE):
+            self.given_up.add(name)
         if record.state == MachineState.DELETING:
             self.deleters.setdefault(name, sender.name)
         if record.state == MachineState.GONE and (known is None or known.state != MachineState.GONE):
@@ -156,6 +163,9 @@ class MachineWatch(Stage):
     def asks_to_delete(self, provider: SimulatedProvider, name: str) -> None:
         """Check a delete when it is sent."""
         record, there = self.records.get(name), provider.machines.get(name)
+        lost = record is None or record.state == MachineState.STRAY
+        if lost and there is not None and name not in self.given_up | self.odd:
+            self.is_broken(Broken("no machine goes because its record is missing", f"{name} is deleted", name))
         wanted = record is not None and record.state not in (MachineState.DELETING, MachineState.GONE)
         if wanted and there is not None and name not in self.harmed:
             self.is_broken(Broken("what is wanted is not deleted", f"{name} is deleted", name))
@@ -173,7 +183,7 @@ class MachineWatch(Stage):
             for other in provider.machines
             if other not in self.harmed
             and (record := self.records.get(other)) is not None
-            and record.state != MachineState.GONE
+            and record.state not in (MachineState.GONE, MachineState.STRAY)
         ]
         cost = sum(record.hourly_cost or 0.0 for record in paid)
         if len(paid) > spec.max or (spec.max_hourly_cost is not None and cost > spec.max_hourly_cost + 1e-9):

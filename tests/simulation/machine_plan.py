@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import dataclass
 from typing import Any
@@ -34,7 +35,9 @@ class Trouble(Plan):
         full_every: time between two full disks of hosts, some of them for good; their agents take no work.
         alone: whether scalers run without the lease now and then, like `fray scale --once`.
         move_every: time between two changes of the slices' project.
+        strays_every: time between two times when people delete the machines whose records are missing.
         damage_every: time between two damaged records of machines, or malformed objects beside them.
+        restore_every: time between two times when an older copy of all records of machines is put in their place.
         outages: outages of the storage, of two minutes at most.
     """
 
@@ -49,7 +52,9 @@ class Trouble(Plan):
     full_every: float
     alone: bool
     move_every: float
+    strays_every: float
     damage_every: float
+    restore_every: float
     outages: int
 
     @staticmethod
@@ -68,6 +73,8 @@ class Trouble(Plan):
             move_every=between(draw, 100, 600),
             damage_every=between(draw, 60, 2000),
             outages=draw.choice([0, 0, 1, 2]),
+            strays_every=between(draw, 100, 1000),
+            restore_every=draw.choice([math.inf, math.inf, 300.0]),
         )
 
     def spec(self, pool: str) -> ProvisioningSpec:

@@ -33,7 +33,7 @@ DELETED_SECONDS = 20.0
 """Seconds for which a deleted machine may still be listed."""
 
 STRANGER = "stranger-"
-"""The beginning of the names of machines that no record ever knew."""
+"""The beginning of the names of machines that no record knew when they were made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +125,7 @@ class SimulatedProvider:
     def add_stranger(self) -> None:
         """Add a machine of this cluster that no record knows, as if somebody had removed the record."""
         name = f"{STRANGER}{len(self.machines) + len(self.past)}"
+        self.unnoticed.add(name)
         self.machines[name] = SimulatedMachine(
             ListedMachine(self.pool, name, "a-a", ListedState.READY), self.world.loop.now
         )

@@ -14,11 +14,14 @@ from fray_coordinator.jobs.machines import change_pool
 from fray_coordinator.jobs.stopping import stop
 from fray_coordinator.jobs.submission import submit
 from fray_coordinator.placements import reservations
+from fray_coordinator.protocol.scaling.machines import given_up_stray
+from fray_layouts.errors import FrayError
+from fray_layouts.machine_keys import MachineKeys
 from fray_layouts.object_keys import JobIds, PoolKeys
-from fray_layouts.records import AgentPoolRecord, ReservationRecord, ReservedPart, TpuSettings
+from fray_layouts.records import AgentPoolRecord, MachineRecord, ReservationRecord, ReservedPart, TpuSettings
 from fray_layouts.spec import GangSpec, ResourceSpec
 from fray_layouts.spec_parsing import parse_spec
-from fray_layouts.states import ReservationKind
+from fray_layouts.states import MachineState, ReservationKind
 from tests.simulation.clocks import HostClock
 from tests.simulation.machine_plan import PROJECTS, SINGLES, SLICE, SLICES
 
@@ -113,6 +116,20 @@ class MachineUsers:
 
         self.world.note("people", "move", f"{SLICES} to {project}")
         self._do("people", lambda core: change_pool(core, SLICES, moved))
+
+    def delete_strays(self) -> None:
+        """Delete the stray machines, as `fray machines NAME --delete` does."""
+        strays = [machine for machine in self.world.records.values() if machine.state == MachineState.STRAY]
+
+        async def act(core: Core) -> None:
+            for machine in strays:
+                with suppress(FrayError):  # a stranger has damaged its record since
+                    await core.records.change(
+                        MachineKeys.key(machine.pool, machine.name), MachineRecord, given_up_stray
+                    )
+
+        if strays:
+            self._do("people", act)
 
     def _do(self, name: str, act: Callable[[Core], Coroutine[Any, Any, None]]) -> None:
         owner = self.world.newcomer(name)

@@ -36,6 +36,12 @@ def strangers_stay() -> list[Swap]:
 
 
 @variant
+def machines_without_a_record_go() -> list[Swap]:
+    """A machine whose record is missing is taken for one that is gone, and deleted."""
+    return [(machines, "_is_left_over", lambda view, listed: True)]
+
+
+@variant
 def machines_that_never_boot_stay() -> list[Swap]:
     """The scaler waits for a machine that is ready but never gets an agent."""
     return [(machines, "BOOT_SECONDS", math.inf)]

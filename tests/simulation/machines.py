@@ -50,6 +50,8 @@ from tests.support.fake_tasks import fake
 from tests.support.malformed_objects import odd_body
 
 STORM = 600.0
+STRAYS_GO = 200.0
+"""Virtual seconds between two looks of people at the stray machines in the calm."""
 
 
 class MachineWorld(MachineWatch):
@@ -104,7 +106,9 @@ class MachineWorld(MachineWatch):
         self._again_and_again(trouble.preempt_every, self._preempt)
         self._again_and_again(trouble.full_every, self._fill_disk)
         self._again_and_again(trouble.move_every, self.users.move)
+        self._again_and_again(trouble.strays_every, self.users.delete_strays)
         self._again_and_again(trouble.damage_every, self._damage)
+        self._again_and_again(trouble.restore_every, self._restore_later)
         self._again_and_again(300.0, self.providers[SINGLES].add_stranger)
         self.advance(STORM)
 
@@ -116,6 +120,7 @@ class MachineWorld(MachineWatch):
             connection.suffer(None)
             self.loop.wake(owner)
         self._tidy()
+        self._look_for_strays()
         self.users.submit_some()
         self.calm_since = self.loop.now
         self.advance(self.loop.now + STEP)
@@ -251,7 +256,7 @@ class MachineWorld(MachineWatch):
             return
         key, how = self.draw.choice(keys), self.draw.choice(["damage", "damage", "remove", "odd"])
         good = objects[key].data
-        self.harm(key)
+        self.harm(key, odd=how == "damage")
         if how == "odd":
             key = f"{key.rpartition('/')[0]}/{self.draw.choice(['copy.json', 'x y.json', '.DS_Store', 'a/b/c.json'])}"
         if how == "remove" or key in self.damaged:
@@ -261,6 +266,24 @@ class MachineWorld(MachineWatch):
             back = good if how == "damage" and self.draw.random() < 0.5 else None
             self.damaged[key] = back
             self.later(self.draw.uniform(10, 120), self._mend, key)
+
+    def _restore_later(self) -> None:
+        """Keep a copy of the records of all machines, and put it in their place a while later."""
+        objects = self.storage.contents.objects
+        copy = {key: found.data for key, found in objects.items() if MachineKeys.parse(key) and key not in self.damaged}
+        self.later(self.draw.uniform(20, 200), self._restore, copy)
+
+    def _restore(self, copy: dict[str, bytes]) -> None:
+        there = {key for key in self.storage.contents.objects if MachineKeys.parse(key)}
+        for key in sorted(there.union(copy)) if self.stormy else ():
+            self.harm(key)
+            self.damaged.pop(key, None)
+            self.overwrite(key, copy.get(key))
+
+    def _look_for_strays(self) -> None:
+        """Let people delete the stray machines, again and again, as long as the world lasts."""
+        self.users.delete_strays()
+        self.later(STRAYS_GO, self._look_for_strays)
 
     def _mend(self, key: str) -> None:
         """Repair like people: restore the damaged records, or remove them."""
