@@ -27,6 +27,7 @@ class RoleElection(Generic[L]):
     Attributes:
         key: key of the role's record, whose type is `kind`.
         identity: of the process: agent id, or "<what>-<token>".
+        interval: the seconds between two renewals that a holder promises in the record.
         lease: the record as last read or written; None if there is none. If the record cannot be read, a stand-in with
             an unknown holder, which ages and is then replaced.
         age: seconds for which the lease was seen not to change.
@@ -36,6 +37,7 @@ class RoleElection(Generic[L]):
     key: str
     kind: type[L]
     identity: str
+    interval: Callable[[L], float]
     lease: Stored[L] | None = None
     age: float = 0.0
     _read_at: float | None = None
@@ -51,7 +53,7 @@ class RoleElection(Generic[L]):
 
     def may_take(self) -> bool:
         """Whether the role is free, or its holder has done nothing for long enough."""
-        return role_lease.may_take(self.record, self.age, self.core.settings.pass_interval)
+        return role_lease.may_take(self.record, self.age, self.interval(self.record))
 
     async def read(self) -> None:
         """Read the lease, and update its age."""
@@ -65,7 +67,7 @@ class RoleElection(Generic[L]):
             self.core.store.root_confirmed()
         self._read_at = clock.boottime()
         unchanged = bool(before and self.lease and role_lease.is_unchanged(before.record, self.lease.record))
-        self.age = role_lease.lease_age(self.age, unchanged, gap, self.core.settings.pass_interval)
+        self.age = role_lease.lease_age(self.age, unchanged, gap, self.interval(self.record))
 
     async def take(self, wanted: L) -> bool:
         """Write `wanted` if the record is still as last read; returns whether that was so and the role is taken."""

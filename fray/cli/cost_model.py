@@ -3,7 +3,9 @@
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
-from fray_agents.agent.claimer import REMOTE_POLL_BACKOFF
+from fray_agents.agent.claimer import IDLE_POLL, REMOTE_POLL_BACKOFF
+from fray_agents.agent.reconciler_loop import QUIET_POLLS
+from fray_coordinator.protocol.reconciler_lease import QUIET_INTERVALS
 from fray_coordinator.protocol.scaling.costs import billed_now, cost_so_far
 from fray_coordinator.store.metering import GCS_PRICES, RequestCounts
 from fray_layouts.records import AgentRecord, ClusterSettings, MachineRecord
@@ -17,8 +19,10 @@ JOB_CLASS_B = 8
 """Requests of each price class for one small command job, without heartbeats; a test of the agent counts them."""
 
 PASS_CLASS_A = 3
+QUIET_PASS_CLASS_A = 4
 REPAIR_CLASS_A = 8
-"""Writes and lists of a pass and of a repair. A pass lists the inbox and the agents, and renews the lease. A repair
+"""Writes and lists of a pass and of a repair. A pass lists the inbox and the agents, and renews the lease; in a quiet
+cluster it also lists `pending/`. A repair
 renews the lease once more, and makes seven lists: of jobs, their indexes, children, endpoints and reservations (of up
 to 1,000 rows each)."""
 
@@ -45,12 +49,20 @@ def estimates(settings: ClusterSettings) -> list[CostLine]:
     slowest = REMOTE_POLL_BACKOFF[2]
     doorbells = SECONDS_PER_MONTH / (settings.poll_interval * slowest)
     lists = SECONDS_PER_MONTH / settings.repair_interval
-    idle_beats = SECONDS_PER_MONTH / settings.idle_beat_interval
     mail = SECONDS_PER_MONTH / settings.poll_interval
     leases = SECONDS_PER_MONTH / settings.pass_interval
     passes = SECONDS_PER_MONTH / settings.pass_interval * PASS_CLASS_A + lists * REPAIR_CLASS_A
+    beats = SECONDS_PER_MONTH / settings.idle_beat_interval
+    quiet_pass = min(max(settings.idle_beat_interval, settings.pass_interval), QUIET_INTERVALS * settings.pass_interval)
+    quiet_passes, quiet_lists = SECONDS_PER_MONTH / quiet_pass, lists / QUIET_INTERVALS
+    quiet_bell = SECONDS_PER_MONTH / (settings.poll_interval * QUIET_POLLS)
     return [
-        CostLine("an idle agent, a month", idle_beats + lists, doorbells + leases + idle_beats),
+        CostLine("an idle agent, a month", beats + lists, doorbells + leases),
+        CostLine(
+            "an idle agent of a quiet cluster, a month",
+            beats + quiet_lists,
+            SECONDS_PER_MONTH / (settings.poll_interval * IDLE_POLL) + quiet_passes + beats,
+        ),
         CostLine(
             "a busy agent beside its jobs, a month",
             SECONDS_PER_MONTH / settings.beat_interval + lists,
@@ -58,6 +70,11 @@ def estimates(settings: ClusterSettings) -> list[CostLine]:
         ),
         CostLine("a driver beside its actors, a month", SECONDS_PER_MONTH / settings.beat_interval, lists),
         CostLine("the coordinator's pass, a month, once a cluster", passes, 0.0),
+        CostLine(
+            "the coordinator's pass of a quiet cluster, a month, once a cluster",
+            quiet_passes * QUIET_PASS_CLASS_A + lists + quiet_lists * REPAIR_CLASS_A,
+            quiet_bell,
+        ),
         CostLine("1,000 small jobs", 1000.0 * JOB_CLASS_A, 1000.0 * JOB_CLASS_B),
     ]
 

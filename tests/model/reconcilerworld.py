@@ -148,7 +148,7 @@ class PassWorld:
         eye = w.eye._replace(known=_old(w.eye.known), told=_old(w.eye.told))
         yield Step("X beats", w._replace(silent=0, noted=OLD, suspect=_old(w.suspect), slow=_old(w.slow), eye=eye))
         if w.holder == "X":
-            renewed = reconciler_lease.after_pass(_record(w), "X", CURRENT, {}, {}, {}, 0.0)
+            renewed = reconciler_lease.after_pass(_record(w), "X", CURRENT, {}, {}, {}, 0.0, 0.0)
             after = w._replace(noted=renewed.holder_beat, suspect=None, eye=w.eye._replace(seen=False))
             yield Step("X renews the lease", after)
         if "crash" in w.faults:
@@ -243,7 +243,7 @@ class PassWorld:
             return Step("it has lost the lease", w._replace(eye=self._anew(w.eye)))
         known = w.eye.known
         told = self._as_told(known) if known is not None and (known.deferred or known.age) else None
-        kept = _age(reconciler_lease.after_pass(_record(w), ME, OLD, _suspects(told), {}, {}, 0.0).suspects)
+        kept = _age(reconciler_lease.after_pass(_record(w), ME, OLD, _suspects(told), {}, {}, 0.0, 0.0).suspects)
         eye = self._anew(w.eye)._replace(passes=w.eye.passes + (self.life is not None))
         return Step(f"it renews the lease: {kept}", w._replace(suspect=kept, eye=eye))
 

@@ -19,7 +19,13 @@ from fray_agents.agent.membership import Membership
 from fray_agents.agent.pool_bell import PoolBell
 from fray_coordinator.jobs import mailbox
 from fray_coordinator.persist import persist
-from fray_coordinator.protocol import failure_detection, heartbeat, pending_index as index_rules, retention
+from fray_coordinator.protocol import (
+    failure_detection,
+    heartbeat,
+    pending_index as index_rules,
+    reconciler_lease,
+    retention,
+)
 from fray_coordinator.reconcile import failure_detector, reaper
 from fray_coordinator.store.interface import ANY
 from fray_layouts import codec, object_keys
@@ -255,6 +261,12 @@ def records_of_agents_go_at_once() -> list[Swap]:
 def polling_without_back_off() -> list[Swap]:
     """An idle agent looks for work as often as one that has just found some."""
     return [(claimer, "REMOTE_POLL_BACKOFF", (1.0, 1.0, 1.0))]
+
+
+@variant
+def a_cluster_is_never_quiet() -> list[Swap]:
+    """The pass is run as often as ever while nothing is left to do."""
+    return [(reconciler_lease, "next_pass_in", lambda agents, nothing_to_do, settings: settings.pass_interval)]
 
 
 @variant

@@ -8,16 +8,19 @@ from typing import TYPE_CHECKING
 
 from fray_agents.agent.agent import Agent
 from fray_agents.agent.held import HeldLease, HeldPlacement
-from fray_coordinator.protocol.cluster_identity import CONFIRMED_SECONDS
+from fray_coordinator.protocol import reconciler_lease
 from fray_coordinator.protocol.dropped_jobs import UNLISTED_BEATS
 from fray_coordinator.protocol.heartbeat import max_interval
 from fray_coordinator.protocol.placements.owners import RESERVATION
+from fray_coordinator.protocol.reconciler_lease import QUIET_INTERVALS
 from fray_coordinator.protocol.transitions import TERMINAL, Status
+from fray_coordinator.reconcile.admission import REJECTION_SWEEP_INTERVAL
 from fray_coordinator.reconcile.repair import POOL_SWEEP_INTERVAL
+from fray_layouts import codec
 from fray_layouts.inbox_keys import InboxKeys
-from fray_layouts.index_keys import ChildKey, PlacementKey
-from fray_layouts.object_keys import CLUSTER_KEY, JobKeys, ReservationKeys
-from fray_layouts.records import ClusterSettings, JobRecord
+from fray_layouts.index_keys import ChildKey, PendingKey, PlacementKey
+from fray_layouts.object_keys import CoordinatorKeys, JobKeys, ReservationKeys
+from fray_layouts.records import ClusterSettings, JobRecord, ReconcilerRecord
 from fray_layouts.states import AgentState
 from fray_layouts.work_keys import WorkKeys
 from tests.simulation.invariants import Broken, job_named_by, told
@@ -194,12 +197,12 @@ def check_idle(world: World) -> None:
     world.loop.advance(world.loop.now + QUIET)
     # While retention removes jobs, the cluster is not idle.
     for _ in range(math.ceil(_retained(world) / IDLE)):
-        before = _sent(world)
+        before, is_quiet = _sent(world), _is_quiet(world)
         world.loop.advance(world.loop.now + IDLE)
-        requests = _sent(world) - before
+        requests, is_quiet = _sent(world) - before, is_quiet and _is_quiet(world)
         if not any(verb == "delete" for verb, _ in requests):
             break
-    budget = _budget(sum(host.agent is not None for host in world.hosts))
+    budget = _budget(sum(host.agent is not None for host in world.hosts), is_quiet)
     if world.storage.contents.keys(ReservationKeys.area, None):
         budget["list", "placements"] += math.ceil(IDLE / (ClusterSettings().repair_interval * JITTER))
     for request, sent in requests.items():
@@ -207,6 +210,25 @@ def check_idle(world: World) -> None:
             message = f"{sent} times {' '.join(request)} in {IDLE:g} s, and {budget[request]} are stated"
             raise Broken("an idle cluster asks for what is stated", message, *(host.name for host in world.hosts))
     world.idle_counted += 1
+    if not (is_quiet or _has_something_left(world)):
+        message = "nothing is left to do, and the pass is run as often as ever"
+        raise Broken("an idle cluster asks for what is stated", message, _lease(world).holder)
+
+
+def _lease(world: World) -> ReconcilerRecord:
+    found = world.storage.contents.objects[CoordinatorKeys.reconciler]
+    return codec.decode(found.data, ReconcilerRecord).record
+
+
+def _is_quiet(world: World) -> bool:
+    return reconciler_lease.is_quiet(_lease(world), ClusterSettings())
+
+
+def _has_something_left(world: World) -> bool:
+    """Whether there is anything that may keep the cluster from being quiet."""
+    lease, areas = _lease(world), (PendingKey.area, PlacementKey.area, ReservationKeys.area, InboxKeys.area)
+    lies = any(next(iter(world.storage.contents.keys(area, None)), None) for area in areas)
+    return bool(lies or left(world) or lease.problems or lease.suspects or world.strangers.harmed)
 
 
 def _retained(world: World) -> float:
@@ -248,26 +270,28 @@ def _sent(world: World) -> Counter[tuple[str, str]]:
     return sum((connection.sent for connection in world.connections.values()), Counter())
 
 
-def _budget(agents: int) -> Counter[tuple[str, str]]:
+def _budget(agents: int, is_quiet: bool) -> Counter[tuple[str, str]]:
     """Requests in `IDLE` seconds, by verb and area: of every agent, and of the one that runs the pass."""
     s = ClusterSettings()
+    passes = min(s.idle_beat_interval, QUIET_INTERVALS * s.pass_interval) if is_quiet else s.pass_interval
+    repairs = s.repair_interval * (QUIET_INTERVALS if is_quiet else 1)
     of_each = {
         ("put", "agents"): s.idle_beat_interval,
         ("get", "agents"): s.idle_beat_interval,  # the pass reads changed records
         ("get", "pools"): LONGEST_POLL * s.poll_interval,
         ("get", "coordinator"): s.pass_interval,
-        ("get", CLUSTER_KEY): s.idle_beat_interval,  # before its heartbeat, which then confirms the root
-        ("list", "pending"): s.repair_interval,
+        ("list", "pending"): repairs,
     }
-    of_the_pass = dict.fromkeys([("list", "agents"), ("list", "inbox"), ("put", "coordinator")], s.pass_interval)
+    of_the_pass = dict.fromkeys([("list", "agents"), ("list", "inbox"), ("put", "coordinator")], passes)
     repaired = ("jobs", "pending", "children", "actors", "placements", "reservations")
-    of_the_pass |= {("list", area): s.repair_interval for area in repaired}
-    of_the_pass |= {("get", CLUSTER_KEY): CONFIRMED_SECONDS}
+    of_the_pass |= {("list", area): repairs for area in repaired}
     of_the_pass |= {("list", "names"): POOL_SWEEP_INTERVAL, ("get", "placements"): s.poll_interval}
-    of_the_scheduler = {("list", "placements"): s.repair_interval}
     of_the_pass |= {("list", "archive"): ARCHIVE_SWEEP / LISTS_OF_A_SWEEP}
+    beside_it = {("list", "placements"): s.repair_interval, ("list", "inbox"): REJECTION_SWEEP_INTERVAL}
+    if is_quiet:
+        beside_it["list", "pending"] = passes
     budget: Counter[tuple[str, str]] = Counter()
-    for interval_of, how_many in ((of_each, agents), (of_the_pass, 1), (of_the_scheduler, 1)):
+    for interval_of, how_many in ((of_each, agents), (of_the_pass, 1), (beside_it, 1)):
         for request, interval in interval_of.items():
             budget[request] += how_many * math.ceil(IDLE / (interval * JITTER))
     return budget

@@ -234,7 +234,9 @@ def test_a_file_without_a_job_is_refused(text: str, message: str) -> None:
 
 
 def test_costs_follow_the_settings() -> None:
-    idle, busy, driver, turn, jobs = estimates(ClusterSettings())
+    idle, quiet, busy, driver, turn, quiet_turn, jobs = estimates(ClusterSettings())
+    assert quiet.dollars + quiet_turn.dollars == pytest.approx(1.75, abs=0.05), "as a test of idle agents counts"
+    assert 10 * quiet.dollars + quiet_turn.dollars == pytest.approx(4.9, abs=0.1)
     assert idle.class_a == 2 * 30 * 24 * 60  # a beat and a repair's list each minute
     month = 30 * 86400
     assert (

@@ -31,9 +31,12 @@ from fray_coordinator.protocol.heartbeat import (
 )
 from fray_coordinator.protocol.reconciler_lease import (
     MAX_PROBLEMS,
+    QUIET_INTERVALS,
     after_pass,
     after_run_without_lease,
     inherited_suspects,
+    next_pass_in,
+    promised_interval,
 )
 from fray_coordinator.protocol.retention import (
     ENDED_AGENTS_KEPT,
@@ -235,6 +238,18 @@ def test_a_lease_is_taken_when_it_is_free_or_has_not_moved() -> None:
     assert may_take(held, limit, SETTINGS.pass_interval)
 
 
+def test_a_pass_is_due_as_often_as_the_busiest_agent_beats() -> None:
+    often, idle = SETTINGS.pass_interval, agent(interval=60.0)
+    assert next_pass_in([idle, idle], True, SETTINGS) == 60.0
+    assert next_pass_in([idle], False, SETTINGS) == often, "something is left to do"
+    assert next_pass_in([idle, agent(interval=5.0)], True, SETTINGS) == often
+    assert next_pass_in([idle, agent(interval=60.0, holdings={"j": Holding(attempt=1)})], True, SETTINGS) == often
+    assert next_pass_in([agent(interval=240.0)], True, SETTINGS) == QUIET_INTERVALS * often
+    assert next_pass_in([], True, SETTINGS) == often
+    assert promised_interval(ReconcilerRecord(interval=1e9), SETTINGS) == QUIET_INTERVALS * often
+    assert promised_interval(ReconcilerRecord(), SETTINGS) == often
+
+
 def test_a_successor_inherits_suspects_and_credits_a_holder_that_stands_still() -> None:
     record = ReconcilerRecord(holder="a", holder_beat=7, suspects={"b": Suspect(beat=1, age=9.0)})
     assert inherited_suspects(record, 12.0, agent()) == {"b": Suspect(beat=1, age=9.0), "a": Suspect(beat=7, age=12.0)}
@@ -247,7 +262,9 @@ def test_a_successor_inherits_suspects_and_credits_a_holder_that_stands_still() 
 
 def test_a_holder_renews_with_all_it_knows() -> None:
     known = {"b": Suspect(beat=1, age=9.0)}
-    record = after_pass(ReconcilerRecord(progress=3), "a", 7, known, {"p": PoolSummary(agents=1)}, {"k": "odd"}, 50.0)
+    record = after_pass(
+        ReconcilerRecord(progress=3), "a", 7, known, {"p": PoolSummary(agents=1)}, {"k": "odd"}, 50.0, 7.5
+    )
     assert (record.holder, record.progress, record.holder_beat, record.repaired_at) == ("a", 4, 7, 50.0)
     assert (record.suspects, record.problems) == (known, {"k": "odd"})
 
@@ -255,7 +272,7 @@ def test_a_holder_renews_with_all_it_knows() -> None:
 def test_many_problems_of_one_folder_do_not_hide_those_of_another() -> None:
     junk = {f"agents/{n:03}.json": "no JSON" for n in range(3 * MAX_PROBLEMS)}
     problems = junk | {"jobs/a-1.json": "not entered", "pending/": "no answer"}
-    told = after_pass(ReconcilerRecord(), "a", 7, {}, {}, problems, 50.0)
+    told = after_pass(ReconcilerRecord(), "a", 7, {}, {}, problems, 50.0, 7.5)
     assert (len(told.problems), told.problems_omitted) == (MAX_PROBLEMS, 2 * MAX_PROBLEMS + 2)
     assert {"jobs/a-1.json": "not entered", "pending/": "no answer"}.items() <= told.problems.items()
 

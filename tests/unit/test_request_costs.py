@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from msgspec.structs import replace
 
 from fray.cli.job_filter import JobFilter
 from fray_agents.agent.agent import Agent, AgentOptions
+from fray_agents.agent.claimer import IDLE_POLL
 from fray_agents.provisioning.scaler import Scaler
 from fray_coordinator.core import Core, open_core
-from fray_coordinator.jobs import pending_index
+from fray_coordinator.jobs import doorbell, pending_index
 from fray_coordinator.jobs.submission import submit
 from fray_coordinator.jobs.waiting import wait_for
 from fray_coordinator.protocol.scaling.listed import ListedMachine, ListedState
@@ -25,14 +28,25 @@ from fray_coordinator.protocol.scheduling import entry_of
 from fray_coordinator.reconcile.admission import Admission
 from fray_coordinator.reconcile.repair import Repair
 from fray_coordinator.store.interface import ABSENT
+from fray_coordinator.store.metering import GCS_PRICES, RequestCounts
+from fray_coordinator.store.records import record_of
 from fray_layouts.machine_keys import MachineKeys
-from fray_layouts.object_keys import AgentKeys, PoolKeys
-from fray_layouts.records import AgentPoolRecord, AgentRecord, Holding, MachineRecord, ProvisioningSpec, Resources
+from fray_layouts.object_keys import AgentKeys, CoordinatorKeys, PoolKeys
+from fray_layouts.records import (
+    AgentPoolRecord,
+    AgentRecord,
+    Holding,
+    JobRecord,
+    MachineRecord,
+    ProvisioningSpec,
+    ReconcilerRecord,
+    Resources,
+)
 from fray_layouts.spec_parsing import parse_spec
 from tests.support.fake_tasks import fake
 from tests.support.gcs_emulator import Emulator
 from tests.support.memory_provider import MemoryProvider
-from tests.support.scripted_agents import join, launch
+from tests.support.scripted_agents import job_now, join, launch
 from tests.support.servers import gcs_emulator
 from tests.support.virtual import Cluster, StoreConnection
 
@@ -183,14 +197,11 @@ async def test_an_idle_agent_asks_for_its_beats_its_doorbell_and_the_repairs_lis
     puts = [key for verb, key in asked if verb == "put"]
     lists = [key for verb, key in asked if verb == "list"]
     assert set(lists) == {"pending/default/"}
-    assert len(lists) <= settings_beats + 1
+    assert len(lists) <= settings_beats / 8 * 1.3
     assert all(key.startswith("agents/") for key in puts)
     assert len(puts) == pytest.approx(settings_beats, abs=2)
     reads = {key for verb, key in asked if verb in ("get", "get_if_changed")}
-    others = {"pools/default/doorbell", "pools/default/plan.json", "coordinator/reconciler.json"}
-    assert reads <= {"cluster.json", *others}
-    confirmed = sum(key == "cluster.json" and verb == "get_if_changed" for verb, key in asked)
-    assert confirmed <= settings_beats + 2, "at most one for each beat, which confirms the root for the time after it"
+    assert reads <= {"pools/default/doorbell", "pools/default/plan.json", "coordinator/reconciler.json"}
     plans = sum(key == "pools/default/plan.json" and verb != "unchanged" for verb, key in asked)
     assert plans == pytest.approx(settings_beats, abs=10), "one each repair interval"
 
@@ -265,3 +276,119 @@ async def test_opening_a_cluster_costs_one_read(monkeypatch: pytest.MonkeyPatch)
         assert abs(core.now() - time.time()) < 60
         await core.store.close()
     assert emulator.asked == {"GET": 1}
+
+
+@pytest.mark.parametrize(
+    ("agents", "least"), [(1, 2.0), pytest.param(10, 4.0, marks=pytest.mark.slow)], ids=["one agent", "ten agents"]
+)
+async def test_a_quiet_cluster_costs_at_most_a_third_more_than_the_least_a_month(
+    cluster: Cluster, tmp_path: Path, agents: int, least: float
+) -> None:
+    running = []
+    for number in range(agents):
+        core, _ = await _cloud_core(cluster)
+        (tmp_path / str(number)).mkdir()
+        options = AgentOptions(capacity=HOST, work_dir=tmp_path / str(number))
+        running.append(asyncio.create_task(Agent(core, options).run()))
+    await asyncio.sleep(4 * CALM)
+    for connection in cluster.connections:
+        connection.asked.clear()
+    await asyncio.sleep(3600.0)
+    verbs = Counter(verb for connection in cluster.connections for verb, _ in connection.asked)
+    counts = RequestCounts(
+        writes=verbs["put"], lists=verbs["list"], reads=verbs["get"] + verbs["get_if_changed"], deletes=0
+    )
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
+    hours = 720
+    assert counts.cost(GCS_PRICES) * hours <= 1.3 * least
+
+
+@pytest.mark.parametrize("doomed", ["the-holder", "another", "a-new-one"])
+async def test_a_death_is_noticed_as_soon_if_the_cluster_was_quiet_before(
+    cluster: Cluster, tmp_path: Path, doomed: str
+) -> None:
+    """The agent claims and dies right after a pass that was to be the last for a minute."""
+    user, _ = await _cloud_core(cluster)
+    running: dict[str, asyncio.Task[Any]] = {}
+
+    async def start(pool: str) -> Agent:
+        (tmp_path / pool).mkdir()
+        core, _ = await _cloud_core(cluster)
+        fakes = fake(tmp_path / pool, {"job": 1e6})
+        agent = Agent(core, AgentOptions(capacity=HOST, work_dir=tmp_path / pool, start_task=fakes, pool=pool))
+        running[pool] = asyncio.create_task(agent.run())
+        return agent
+
+    agents = {"the-holder": await start("the-holder")}
+    await asyncio.sleep(30)
+    agents["another"] = await start("another")
+    await asyncio.sleep(4 * CALM)
+    await _next_pass(user)
+    job = await _submit(user, pool=doomed)
+    if doomed in agents:
+        agents[doomed].look_for_work()
+    else:
+        await start(doomed)
+    await _until(user, job, lambda record: record.status == "running")
+    begun = cluster.clock.boottime()
+    running[doomed].cancel()
+    await _until(user, job, lambda record: record.attempt == 2)
+    took = cluster.clock.boottime() - begun
+    for task in running.values():
+        task.cancel()
+    await asyncio.gather(*running.values(), return_exceptions=True)
+    assert took < 60
+
+
+async def test_the_holder_promises_frequent_passes_before_its_claim_is_sent(cluster: Cluster, tmp_path: Path) -> None:
+    user, _ = await _cloud_core(cluster)
+    core, _ = await _cloud_core(cluster)
+    agent = Agent(core, AgentOptions(capacity=HOST, work_dir=tmp_path))
+    running = asyncio.create_task(agent.run())
+    await asyncio.sleep(4 * CALM)
+    await _next_pass(user)
+    await agent.member.end_quiet()
+    lease = record_of(await user.records.read(CoordinatorKeys.reconciler, ReconcilerRecord))
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert lease is not None
+    assert lease.interval == 0.0
+
+
+async def test_a_job_whose_ring_was_lost_in_a_quiet_cluster_starts_after_the_next_pass(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user, _ = await _cloud_core(cluster)
+    core, _ = await _cloud_core(cluster)
+    agent = Agent(core, AgentOptions(capacity=HOST, work_dir=tmp_path, start_task=fake(tmp_path, {"job": 1.0})))
+    running = asyncio.create_task(agent.run())
+    await asyncio.sleep(4 * CALM)
+    await _next_pass(user)
+    with monkeypatch.context() as lost:
+        lost.setattr(doorbell, "ring_bell", AsyncMock())
+        job = await _submit(user)
+    begun = cluster.clock.boottime()
+    await _until(user, job, lambda record: record.status == "running")
+    took = cluster.clock.boottime() - begun
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert 40 < took < 1.2 * (60 + IDLE_POLL)
+
+
+async def _next_pass(user: Core) -> None:
+    """Wait for the end of a pass after which the next one is a minute away."""
+    before = None
+    while True:
+        lease = record_of(await user.records.read(CoordinatorKeys.reconciler, ReconcilerRecord))
+        assert lease is not None
+        if before not in (None, lease.progress) and lease.interval > user.settings.pass_interval:
+            return
+        before = lease.progress
+        await asyncio.sleep(0.5)
+
+
+async def _until(user: Core, job: str, holds: Callable[[JobRecord], bool]) -> None:
+    while not holds(await job_now(user, job)):  # noqa: ASYNC110  virtual time
+        await asyncio.sleep(0.5)

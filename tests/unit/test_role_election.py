@@ -17,7 +17,7 @@ from tests.support.virtual import Cluster
 
 
 async def won(core: Core) -> RoleElection[ScalerRecord]:
-    role = RoleElection(core, CoordinatorKeys.scaler, ScalerRecord, "one")
+    role = RoleElection(core, CoordinatorKeys.scaler, ScalerRecord, "one", lambda lease: core.settings.pass_interval)
     await role.read()
     assert await role.take(replace(role.record, holder="one"))
     return role
@@ -58,7 +58,7 @@ async def test_the_work_of_a_role_that_cannot_be_renewed_has_ended_too(cluster: 
 
 async def test_a_role_whose_record_is_spoilt_just_before_it_is_taken_is_not_taken(cluster: Cluster) -> None:
     core = await cluster.core()
-    role = RoleElection(core, CoordinatorKeys.scaler, ScalerRecord, "one")
+    role = RoleElection(core, CoordinatorKeys.scaler, ScalerRecord, "one", lambda lease: core.settings.pass_interval)
     await role.read()
     await core.store.put(CoordinatorKeys.scaler, b"{", ANY)
     assert not await role.take(replace(role.record, holder="one"))

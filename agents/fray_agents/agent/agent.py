@@ -145,6 +145,7 @@ class Agent:
         )
         self._job_watch = JobWatch(self.member)
         self._reconciler_loop = ReconcilerLoop(self.member, options.send_hints)
+        self.member.end_quiet = self._reconciler_loop.end_quiet
         self._gpus = GpuWatch(self.member)
         self._chips = ChipWatch(self.member, options.check_chips)
         preparer = Preparer(core, options.env_cache)
@@ -274,6 +275,7 @@ class Agent:
     async def _work(self) -> None:
         await self._chips.check_host()
         await persist(self._core, self._heartbeat.register, self._may_not_join)
+        await self._reconciler_loop.end_quiet()  # it may claim at once, before the pass has seen its record
         await persist(self._core, lambda: predecessors.reap_predecessors(self._core, self._lock))
         loops = [
             self._claim(),

@@ -34,6 +34,9 @@ LOCAL_POLL_BACKOFF = (0.1, 1.2, 1.0)
 """Waits between polls, in poll intervals: the first after something happened, the growth factor while nothing does, and
 the longest. On local files polls are cheap, so a job that follows another is found within milliseconds."""
 
+IDLE_POLL, IDLE_AFTER = 15.0, 900.0
+"""The longest wait between polls, in poll intervals, of an agent that has had no work for so many seconds."""
+
 
 @dataclass(slots=True)
 class ClaimCounts:
@@ -65,9 +68,11 @@ class Claimer:
     _bell: PoolBell = field(init=False)
     _search: IndexSearch = field(init=False)
     _pause_intervals: float = 1.0
+    _worked_at: float = field(init=False)
     _unresolved: set[asyncio.Task[bool]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
+        self._worked_at = self._core.clock.boottime()
         self._bell = PoolBell(self.member, self.on_ring)
         self._search = IndexSearch(self.member, self._bell)
 
@@ -92,6 +97,8 @@ class Claimer:
         first, growth, longest = (
             LOCAL_POLL_BACKOFF if self._core.store.local else (*REMOTE_POLL_BACKOFF[:2], self._longest_pause())
         )
+        if worked or self.member.leases.lists_any():
+            self._worked_at = self._core.clock.boottime()
         self._pause_intervals = first if worked else min(self._pause_intervals * growth, longest)
         wait = self._core.jittered(self._core.settings.poll_interval * self._pause_intervals)
         if not await is_set_within(self.wake, wait):
@@ -101,8 +108,9 @@ class Claimer:
             self._pause_intervals = first
 
     def _longest_pause(self) -> float:
-        poll = self._core.settings.poll_interval
-        return paced_interval(REMOTE_POLL_BACKOFF[2] * poll, self.member.live_agents, DOORBELL_READS_PER_SECOND) / poll
+        poll, idle = self._core.settings.poll_interval, self._core.clock.boottime() - self._worked_at
+        longest = IDLE_POLL if idle > IDLE_AFTER else REMOTE_POLL_BACKOFF[2]
+        return paced_interval(longest * poll, self.member.live_agents, DOORBELL_READS_PER_SECOND) / poll
 
     async def _poll(self) -> bool:
         """Claim what fits now; whether anything was claimed. A job that needs no core fits even if no core is free."""

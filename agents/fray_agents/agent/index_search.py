@@ -14,6 +14,7 @@ from fray_agents.agent.orphans import make_room_for_parents
 from fray_agents.agent.pool_bell import PoolBell
 from fray_coordinator.core import Core
 from fray_coordinator.protocol.heartbeat import paced_interval
+from fray_coordinator.protocol.reconciler_lease import QUIET_INTERVALS
 from fray_coordinator.protocol.scheduling import listing_start
 from fray_coordinator.store.interface import ROWS_PER_REQUEST
 from fray_layouts.index_keys import PendingKey
@@ -143,7 +144,9 @@ class IndexSearch:
         return self._listed_at is None or self._core.clock.boottime() - self._listed_at >= self._listing_interval()
 
     def _listing_interval(self) -> float:
-        return paced_interval(self._core.settings.repair_interval, self.member.live_agents, LISTINGS_PER_SECOND)
+        """Seconds between two listings without a ring; more in a quiet cluster, where the pass lists the index."""
+        interval = self._core.settings.repair_interval * (QUIET_INTERVALS if self.member.is_quiet else 1)
+        return paced_interval(interval, self.member.live_agents, LISTINGS_PER_SECOND)
 
     async def _list(self) -> None:
         """List the index from its head, or from a random place within the pool's slots after the head."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from fray_agents.agent.asks import Asks
@@ -17,6 +18,10 @@ from fray_layouts.spec import ends_with_trust
 RENEWALS_PER_BEAT, LONGEST_RENEWAL_PAUSE = 5, 1.0
 """Renewals of the tasks' deadlines in a beat interval, and the most seconds between two. While the agent trusts its
 leases, deadlines are at least a beat interval ahead, so a busy agent may be late for some renewals."""
+
+
+async def _nobody_runs_it() -> None:
+    """Until the agent takes part in the pass."""
 
 
 @dataclass(slots=True)
@@ -38,6 +43,8 @@ class Membership:
         beat_by: boot time by which a beat is requested, as far as the store's limits allow; infinite: none is.
         live_agents: number of live agents in the cluster, as the last pass saw it.
         pool_slots: one-core tasks that its pool can run at once, as the last pass saw it.
+        is_quiet: the last pass left nothing to do, so it is run more rarely.
+        end_quiet: makes passes frequent again.
         problems: what is wrong with the agent, as text for people.
         asks: the jobs that it keeps out for owners of placements.
     """
@@ -54,6 +61,8 @@ class Membership:
     beat_by: float = math.inf
     live_agents: int = 1
     pool_slots: int = 1
+    is_quiet: bool = False
+    end_quiet: Callable[[], Awaitable[None]] = _nobody_runs_it
     problems: AgentProblems = field(init=False)
     asks: Asks = field(init=False)
     _failed_starts: int = 0
@@ -130,15 +139,21 @@ class Membership:
         self.leases.changed.set()
 
     async def promise_for_leases(self) -> None:
-        """Beat until its record promises no longer an interval than that of an agent with leases.
+        """Beat until its record promises no longer an interval than that of an agent with leases; then end the quiet.
 
         Call it when the lease is listed and before its claim is sent. If this agent died with the claim, observers
-        would go by what its record promises, and an idle agent's promise is long.
+        would go by what its record promises, and an idle agent's promise is long. And they would look rarely.
         """
-        while self.promised > heartbeat.beat_interval(True, self.live_agents, self.core.settings):
+        if not self._promises_too_long():
+            return
+        while self._promises_too_long():
             self.promise_kept.clear()
             self.request_beat()
             await self.promise_kept.wait()
+        await self.end_quiet()  # only now, so that the pass which it wakes sees the new promise
+
+    def _promises_too_long(self) -> bool:
+        return self.promised > heartbeat.beat_interval(True, self.live_agents, self.core.settings)
 
     def count_start(self, worked: bool) -> None:
         """Record whether a task could be started; after too many failures in a row the host takes no more work."""

@@ -9,6 +9,9 @@ from fray_agents.agent.membership import Membership
 from fray_coordinator.reconcile.reconciler import Reconciler
 from fray_layouts.records import HintEndpoint
 
+QUIET_POLLS = 10.0
+"""Poll intervals between two reads of the placements' bell while the cluster is quiet."""
+
 STANDBYS = 50
 """Average number of agents that watch whether the pass is run; the chance that no agent does is e to the -50."""
 
@@ -48,7 +51,7 @@ class ReconcilerLoop:
                 await self._try_pass()
                 took = core.clock.boottime() - begun
                 if self._takes_part():  # from start to start, so that the ages of silent agents add up
-                    wait = max(core.jittered(core.settings.pass_interval) - took, core.settings.poll_interval)
+                    wait = max(core.jittered(self._looks_in()) - took, core.settings.poll_interval)
                 else:
                     wait = core.jittered(core.settings.repair_interval)
                 await self._gather(wait)
@@ -62,6 +65,13 @@ class ReconcilerLoop:
         elif (lease := self._reconciler.lease) is not None and lease.record.hint_endpoint is not None:
             self.send_hints([lease.record.hint_endpoint])
 
+    async def end_quiet(self) -> None:
+        """Make passes frequent again, before this agent claims a job: if it died, that would be noticed late."""
+        with self.member.problems.tolerated("wake the coordinator's pass"):
+            await self._reconciler.end_quiet()
+        if self._reconciler.holds_lease:
+            self.wake.set()
+
     async def _try_pass(self) -> None:
         member, reconciler = self.member, self._reconciler
         with member.problems.tolerated("run the coordinator's pass"):
@@ -69,25 +79,41 @@ class ReconcilerLoop:
                 try:
                     await reconciler.try_pass()
                 finally:  # what was read about the last pass counts even if this one failed
-                    member.live_agents = reconciler.fleet()
+                    member.live_agents, member.is_quiet = reconciler.fleet(), reconciler.is_quiet
                     member.pool_slots = reconciler.pool_slots(member.record.pool)
             elif member.leaving and reconciler.holds_lease:
                 await reconciler.resign()
 
     async def _gather(self, seconds: float) -> None:
-        """Gather the members of gangs for so many seconds, until the next pass, if this agent runs it."""
+        """Gather the members of gangs for so many seconds, until the next pass, if this agent runs it.
+
+        While the cluster is quiet, it listens more rarely, and a ring or a hint makes the next pass due at once.
+        """
         core = self.member.core
         until = core.clock.boottime() + seconds
+        was_quiet = self._reconciler.is_quiet
         if not self._reconciler.holds_lease:
             await core.clock.sleep(seconds)
         while (rest := until - core.clock.boottime()) > 0:
-            woken = self.wake.is_set()
+            woken, rang = self.wake.is_set(), False
             self.wake.clear()
             with self.member.problems.tolerated("gather the members of gangs"):
                 if self.member.trusts() and not self.member.leaving:
-                    await self._reconciler.schedule_placements(woken)
-            pause = min(core.jittered(core.settings.poll_interval), self._reconciler.placements_due_in())
+                    rang = await self._reconciler.schedule_placements(woken)
+            if was_quiet and (woken or rang):
+                return
+            poll = core.settings.poll_interval * (QUIET_POLLS if was_quiet else 1.0)
+            pause = min(core.jittered(poll), self._reconciler.placements_due_in())
             await is_set_within(self.wake, min(rest, pause))
+
+    def _looks_in(self) -> float:
+        """Seconds until this agent runs or watches the pass again.
+
+        All watchers together look as often as ever, so that one of them soon sees it when the holder becomes busy.
+        """
+        reconciler, often = self._reconciler, self.member.core.settings.pass_interval
+        watchers = max(self.member.live_agents - 1, 1)
+        return reconciler.pass_due_in if reconciler.holds_lease else min(reconciler.pass_due_in, often * watchers)
 
     def _takes_part(self) -> bool:
         """Whether this agent runs the pass or watches it; in a large fleet a few agents do, for a while each."""

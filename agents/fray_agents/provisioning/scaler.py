@@ -70,7 +70,13 @@ class Scaler:
     _not_before: float = 0.0
 
     def __post_init__(self) -> None:
-        self._role = RoleElection(self.core, CoordinatorKeys.scaler, ScalerRecord, self.identity)
+        self._role = RoleElection(
+            self.core,
+            CoordinatorKeys.scaler,
+            ScalerRecord,
+            self.identity,
+            lambda lease: self.core.settings.pass_interval,
+        )
         self._cluster = ClusterView(self.core)
 
     @property

@@ -33,6 +33,7 @@ class OwnerTable:
     core: Core
     known: dict[str, Stored[OwnerRecord]] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
+    rang: bool = False
     _bell: str | None = None
     _listed_at: float = float("-inf")
 
@@ -44,7 +45,8 @@ class OwnerTable:
         self.problems = {}
         now = self.core.clock.boottime()
         bell = await self._read_bell()
-        if is_due := bell != self._bell or now - self._listed_at >= self.core.settings.repair_interval:
+        self.rang = bell != self._bell
+        if is_due := self.rang or now - self._listed_at >= self.core.settings.repair_interval:
             await self._list()
             self._listed_at, self._bell = now, bell  # only now, so that a failed listing is repeated
         else:

@@ -89,10 +89,17 @@ class PlacementScheduler:
         waits = (gang.not_before - self.core.now() for gang in gangs)
         return min((wait for wait in waits if wait > 0.0), default=float("inf"))
 
-    async def step(self, woken: bool = False) -> None:
+    @property
+    def has_owners(self) -> bool:
+        """Whether there are gangs or reservations that have not ended."""
+        return bool(self._owners.known)
+
+    async def step(self, woken: bool = False) -> bool:
         """Read the owners; start those that may start, and assign members to those that wait.
 
         woken: a hint has arrived, so members are read even if their owner waits for something else.
+
+        Returns whether the bell has rung.
         """
         running = self._owners.running()
         rung = await self._owners.refresh()
@@ -103,7 +110,7 @@ class PlacementScheduler:
             await self._held.end_due(self._agents.records())
         if not self._owners.forming() and not held_are_due:
             self._agents.forget_all_but(())
-            return
+            return self._owners.rang
         self._gate.forget_all_but({owner_of(stored.record).id for stored in self._owners.forming()})
         await self._gate.end_overdue()
         read = await self._read_members(woken)
@@ -114,6 +121,7 @@ class PlacementScheduler:
 
         await self._owners.each_forming(start)
         await self._assign()
+        return self._owners.rang
 
     async def _read_members(self, woken: bool) -> set[str]:
         """Read the members, without a known vote, of the owners that can start now; returns these members.

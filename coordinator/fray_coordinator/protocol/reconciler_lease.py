@@ -13,7 +13,7 @@
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from heapq import nlargest, nsmallest
 
 from msgspec.structs import replace
@@ -21,8 +21,12 @@ from msgspec.structs import replace
 from fray_coordinator.protocol.failure_detection import merge_suspects
 from fray_coordinator.protocol.heartbeat import TRUST_INTERVALS
 from fray_layouts.bounds import MAX_SAFE_INTEGER
-from fray_layouts.records import AgentRecord, PoolSummary, ReconcilerRecord, Suspect
+from fray_layouts.records import AgentRecord, ClusterSettings, PoolSummary, ReconcilerRecord, Suspect
 from fray_layouts.states import AgentState
+
+QUIET_INTERVALS = 8
+"""How many times longer the intervals of passes, repairs and listings are at most while the cluster is quiet: a minute
+between two passes is as often as idle agents beat."""
 
 MAX_PROBLEMS = 50
 """Problems that the lease's record names, so that it stays small; the others are counted."""
@@ -37,6 +41,37 @@ MAX_POOLS = 1000
 def is_outdated(holder: AgentRecord) -> bool:
     """Whether the version of the holder does not know gangs, so that nobody gathers them while it runs the pass."""
     return holder.state == AgentState.LIVE and not holder.supports_placements
+
+
+def next_pass_in(agents: Iterable[AgentRecord], nothing_to_do: bool, settings: ClusterSettings) -> float:
+    """Seconds from the start of a pass to that of the next one.
+
+    A pass is due as often as the shortest interval that an agent promises, so that ages accumulate (see
+    `failure_detection`), and no job's holder promises a long one. An agent that takes up work wakes the pass.
+
+    Args:
+        agents: the records of all agents that have not ended.
+        nothing_to_do: no job is open, no gang or reservation is there, no file waits, no agent is silent.
+    """
+    records = list(agents)
+    if not nothing_to_do or any(agent.holdings for agent in records):
+        return settings.pass_interval
+    shortest = min((agent.interval for agent in records), default=0.0)
+    return _bounded(shortest, settings)
+
+
+def promised_interval(record: ReconcilerRecord, settings: ClusterSettings) -> float:
+    """Seconds within which the lease's holder renews it, within the bounds of what a holder may promise."""
+    return _bounded(record.interval, settings)
+
+
+def is_quiet(record: ReconcilerRecord, settings: ClusterSettings) -> bool:
+    """Whether the holder looks at the agents more rarely, as nothing was left to do."""
+    return promised_interval(record, settings) > settings.pass_interval
+
+
+def _bounded(interval: float, settings: ClusterSettings) -> float:
+    return min(max(interval, settings.pass_interval), QUIET_INTERVALS * settings.pass_interval)
 
 
 def inherited_suspects(record: ReconcilerRecord, age: float, old_holder: AgentRecord | None) -> dict[str, Suspect]:
@@ -67,6 +102,7 @@ def after_pass(
     pools: Mapping[str, PoolSummary],
     problems: Mapping[str, str],
     repaired_at: float,
+    interval: float,
 ) -> ReconcilerRecord:
     """The holder's write after each pass: the renewal, and as much of its knowledge as keeps the record small."""
     most_silent = nlargest(MAX_SUSPECTS, suspects.items(), key=lambda item: item[1].age)
@@ -78,6 +114,7 @@ def after_pass(
         problems=named_problems(problems),
         problems_omitted=max(len(problems) - MAX_PROBLEMS, 0),
         repaired_at=repaired_at,
+        interval=interval,
     )
 
 

@@ -21,6 +21,11 @@ class BackgroundWork:
     problems: dict[str, str] = field(default_factory=dict)
     _running: dict[str, asyncio.Task[None]] = field(default_factory=dict)
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether some run has not ended yet."""
+        return any(not task.done() for task in self._running.values())
+
     def start(self, name: str, work: Callable[[], Awaitable[object]]) -> None:
         """Start a run, unless one of this name is still running."""
         self._running = {other: task for other, task in self._running.items() if not task.done()}

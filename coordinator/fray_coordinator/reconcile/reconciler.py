@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord, StoreError, StoreUnavailable, describe_error, is_outage
+from fray_coordinator.jobs import placement_index
 from fray_coordinator.placements.scheduler import PlacementScheduler
 from fray_coordinator.protocol import reconciler_lease, role_lease
 from fray_coordinator.protocol.failure_detection import MAX_GAP_INTERVALS, merge_suspects
@@ -26,6 +27,7 @@ from fray_coordinator.reconcile.repair import Repair
 from fray_coordinator.role_election import RoleElection
 from fray_coordinator.store.records import Stored, record_of
 from fray_layouts.inbox_keys import InboxKeys
+from fray_layouts.index_keys import PendingKey
 from fray_layouts.object_keys import AgentKeys, ArchiveKeys, CoordinatorKeys, JobKeys
 from fray_layouts.records import AgentRecord, HintEndpoint, ReconcilerRecord, Suspect
 
@@ -63,12 +65,19 @@ class Reconciler:
     _background: BackgroundWork = field(default_factory=BackgroundWork)
     _failed: dict[str, str] = field(default_factory=dict)
     _repaired_at: float = 0.0
+    _quiet_until: float = 0.0
     _wants_repair: bool = False
     _has_observed: bool = False
     _judged: tuple[str, bool] = ("", False)
 
     def __post_init__(self) -> None:
-        self._role = RoleElection(self.core, CoordinatorKeys.reconciler, ReconcilerRecord, self.identity)
+        self._role = RoleElection(
+            self.core,
+            CoordinatorKeys.reconciler,
+            ReconcilerRecord,
+            self.identity,
+            lambda lease: reconciler_lease.promised_interval(lease, self.core.settings),
+        )
         self.detector = FailureDetector(self.core, self._background)
         self.admission = Admission(self.core)
         self.repair = Repair(self.core, self.admission)
@@ -88,6 +97,16 @@ class Reconciler:
         """By key of the object or folder, the errors of the last pass."""
         works = (self.detector, self.admission, self.repair, self.repair.archive, self.placements, self._background)
         return self._failed | {key: problem for work in works for key, problem in work.problems.items()}
+
+    @property
+    def pass_due_in(self) -> float:
+        """Seconds from one look at the lease, or from the start of one pass, to the next."""
+        return reconciler_lease.promised_interval(self._role.record, self.core.settings)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether the last pass, whoever ran it, left nothing to do: passes and repairs are rarer then."""
+        return self.pass_due_in > self.core.settings.pass_interval
 
     def pool_slots(self, pool: str) -> int:
         """Free slots of a pool, from the last pass; a hint."""
@@ -125,13 +144,14 @@ class Reconciler:
         self._has_observed = False
         return False
 
-    async def schedule_placements(self, woken: bool = False) -> None:
+    async def schedule_placements(self, woken: bool = False) -> bool:
         """Advance gangs and reservations, if this process ran the last pass and has seen all agents.
 
-        woken: as in `PlacementScheduler.step`.
+        woken: as in `PlacementScheduler.step`, whose result this returns.
         """
         if self.holds_lease and self._has_observed and self.detector.complete:
-            await self.placements.step(woken)
+            return await self.placements.step(woken)
+        return False
 
     def placements_due_in(self) -> float:
         """Seconds until the next scheduling that no hint announces."""
@@ -168,6 +188,21 @@ class Reconciler:
         await self._role.update(
             lambda now: reconciler_lease.after_run_without_lease(now or ReconcilerRecord(), suspects, alive)
         )
+
+    async def end_quiet(self) -> None:
+        """Make passes frequent again, because this process's agent is about to claim a job, and may die.
+
+        The holder promises frequent renewals. Any other process rings for the holder, whatever it knew of the lease.
+        Raises BadRecord, StoreError.
+        """
+        if self.core.store.local:
+            return
+        if not self.holds_lease:
+            lease = record_of(await self.core.records.read(CoordinatorKeys.reconciler, ReconcilerRecord))
+            if lease is not None and reconciler_lease.is_quiet(lease, self.core.settings):
+                await placement_index.ring_bell(self.core)
+        elif self.is_quiet:
+            await self._role.renew(lambda now: replace(self._renewed(now), interval=0.0))
 
     async def resign(self) -> None:
         """Give the lease up, so that a successor need not wait until it ages."""
@@ -214,6 +249,8 @@ class Reconciler:
         if await self._role.renew_during(self._observe_agents(last.suspects), self._renewed) is None:
             return False
         self._has_observed = True
+        if reconciler_lease.is_quiet(last, self.core.settings):
+            self._quiet_until = self.core.now()
         self._wants_repair |= self.detector.someone_died
         self.detector.someone_died = False
         if last.repaired_at <= self.core.now():
@@ -244,6 +281,7 @@ class Reconciler:
                 AgentKeys.area,
                 UNREAD_AGENTS,
                 InboxKeys.area,
+                PendingKey.area,
                 *(dead.key for dead in unreaped),
             ]
         )
@@ -252,15 +290,30 @@ class Reconciler:
         self._background.start(AgentKeys.area, self.detector.forget_old)
         self._background.start(ArchiveKeys.area, self.repair.archive.run)
         self._background.start(InboxKeys.area, self.admission.run)
+        if self.is_quiet:
+            self._background.start(PendingKey.area, self.repair.look_at_index)
         await self._background.wait(seconds)
 
     def _repair_is_due(self) -> bool:
         """Whether a repair is due. A death makes it due at once: claims after the last heartbeat are in no holdings.
 
-        So does taking the role: the last holder may have seen a death and not have reached the repair.
+        So does taking the role: the last holder may have seen a death and not have reached the repair. In a quiet
+        cluster repairs are rarer; when the quiet has ended, the next one is due an interval later.
         """
-        interval = 0.0 if self._wants_repair else self.core.settings.repair_interval
-        return self.core.now() - self._repaired_at >= paced_interval(interval, self.repair.size, MAX_LISTED_PER_SECOND)
+        interval, last = self.core.settings.repair_interval, self._repaired_at
+        if self._wants_repair:
+            interval = 0.0
+        elif self.is_quiet:
+            interval *= reconciler_lease.QUIET_INTERVALS
+        else:
+            last = max(last, self._quiet_until)
+        return self.core.now() - last >= paced_interval(interval, self.repair.size, MAX_LISTED_PER_SECOND)
+
+    def _nothing_to_do(self) -> bool:
+        """Whether this pass leaves nothing to do. Where requests cost nothing, every pass and repair is made."""
+        done = self.detector.complete and not (self.detector.unreaped() or self.detector.silent() or self.problems)
+        waits = self.admission.waiting or self._wants_repair or self.placements.has_owners or self._background.is_busy
+        return done and not waits and self.repair.found_nothing_open and not self.core.store.local
 
     async def _repair(self) -> None:
         started, wanted, self._wants_repair = self.core.now(), self._wants_repair, False
@@ -279,4 +332,8 @@ class Reconciler:
         beat, suspects, pools = self.own_beat(), self.detector.silent(), self.detector.pools()
         if not self.detector.complete:  # for unread agents, keep what the last holder found
             suspects, pools = merge_suspects(suspects, now.suspects), now.pools
-        return reconciler_lease.after_pass(now, self.identity, beat, suspects, pools, self.problems, self._repaired_at)
+        agents = [agent.record for agent in self.detector.watched().values()]
+        interval = reconciler_lease.next_pass_in(agents, self._nothing_to_do(), self.core.settings)
+        return reconciler_lease.after_pass(
+            now, self.identity, beat, suspects, pools, self.problems, self._repaired_at, interval
+        )

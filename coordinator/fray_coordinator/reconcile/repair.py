@@ -31,6 +31,7 @@ from fray_coordinator.reconcile.placement_repair import repair_entries
 from fray_coordinator.reconcile.removal import StaleEndpoints
 from fray_coordinator.reconcile.reservation_repair import JobInside, ReservationRepair
 from fray_coordinator.reconcile.unreadable_holders import UnreadableHolders
+from fray_coordinator.store.interface import ROWS_PER_REQUEST
 from fray_coordinator.store.records import Stored, record_of
 from fray_layouts.index_keys import ChildKey, PendingKey, PlacementKey
 from fray_layouts.object_keys import AgentKeys, BlobKeys, EndpointKey, JobKeys, ReservationKeys
@@ -48,10 +49,12 @@ class Repair:
 
     Attributes:
         archive: moves the jobs that a repair finds to have ended long ago; its `run` is no part of the repair.
+        found_nothing_open: the last repair saw no job that has not ended, and no entry has been seen since.
     """
 
     core: Core
     admission: Admission
+    found_nothing_open: bool = False
     _problems: dict[str, str] = field(default_factory=dict)
     _problems_before: dict[str, str] = field(default_factory=dict)
     _endpoints: StaleEndpoints = field(init=False)
@@ -98,6 +101,15 @@ class Repair:
         }
         await map_noting_problems(steps, lambda area: steps[area](), self._problems, at_once=1)
         self._problems_before = self._problems
+        self.found_nothing_open = not self._jobs.open
+
+    async def look_at_index(self) -> None:
+        """Between the rare repairs of a quiet cluster, ring for jobs that wait: their own rings may have been lost."""
+        rows = await self.core.store.list(PendingKey.area, None, ROWS_PER_REQUEST)
+        entries = [entry for entry in (PendingKey.parse(row.key) for row in rows) if entry is not None]
+        self.found_nothing_open &= not entries
+        for pool in sorted({entry.pool for entry in entries}):
+            await doorbell.ring(self.core, pool)
 
     async def _repair_index(self, live: Mapping[str, Stored[AgentRecord]]) -> None:
         entries = {row.key for row in await self.core.store.list(PendingKey.area)}

@@ -43,6 +43,8 @@ class ReconcilerRecord(Record, kw_only=True):
     Attributes:
         holder: agent id, or "once-<token>" of a `fray coordinate --once`; "" when free.
         progress: raised by the holder after each pass; the lease's heartbeat.
+        interval: seconds within which the holder promises its next renewal; 0: `pass_interval`. It is longer while the
+            cluster is quiet.
         hint_endpoint: where the holder takes hints, so that a submitter of a gang can wake it; None: nowhere.
         holder_beat: the holder's own beat when it wrote this; with it, a successor can count the holder's silence so
             far.
@@ -57,6 +59,7 @@ class ReconcilerRecord(Record, kw_only=True):
     holder: MaybeId = ""
     progress: Count = 0
     holder_beat: Count = 0
+    interval: Seconds = 0.0
     hint_endpoint: HintEndpoint | None = None
     suspects: dict[str, Suspect] = msgspec.field(default_factory=dict)
     pools: dict[str, PoolSummary] = msgspec.field(default_factory=dict)
