@@ -154,6 +154,7 @@ def test_the_observations_of_others_are_compared_and_never_added() -> None:
     assert observe(agent(), own, told, 8.0).age == 16.0
     assert observe(agent(), own, replace(told, age=20.0), 8.0).age == 20.0
     assert observe(agent(), None, told, 8.0).age == 9.0, "an inherited age is gone on from"
+    assert observe(agent(), own, replace(told, age=10_000.0), 8.0).age == 16.0, "an impossible age is not believed"
     assert observe(agent(), own, replace(told, beat=6, age=99.0), 8.0).age == 16.0, "another beat tells nothing"
 
 

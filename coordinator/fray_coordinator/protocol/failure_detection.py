@@ -40,13 +40,15 @@ def observe(agent: AgentRecord, own: Suspect | None, reported: Suspect | None, g
     Args:
         own: what this observer knew after its previous read; None at its first read.
         reported: what other observers knew. They may have counted the same time as this one, so the two ages are
-            compared and never added.
+            compared and never added. An age that would have made its observer declare the agent dead is not believed:
+            the record that has it may be damaged, and this observer's own count comes to the same end.
         gap: seconds since this observer's previous successful read; None at its first read.
     """
     known = own if own is not None and own.beat == agent.beat else Suspect(beat=agent.beat)
     if known is own and gap is not None and gap <= MAX_GAP_INTERVALS * agent.interval:
         known = replace(known, age=known.age + gap)
-    return known if reported is None or reported.beat != agent.beat else _merged(known, reported)
+    believed = reported is not None and reported.beat == agent.beat and not has_timed_out(agent, reported)
+    return _merged(known, reported) if reported is not None and believed else known
 
 
 def has_timed_out(agent: AgentRecord, suspect: Suspect) -> bool:
