@@ -133,6 +133,20 @@ async def test_an_observer_that_cannot_write_counts_no_silence(cluster: Cluster)
     assert (await agent_now(agent.core, "a")).state == "dead"
 
 
+async def test_after_a_failed_write_silence_counts_from_the_next_read_only(cluster: Cluster) -> None:
+    detector = FailureDetector(await cluster.core())
+    await join(cluster, "a")
+    await detector.observe_agents({})
+    detector.confirm()
+    await cluster.clock.sleep(PASS_INTERVAL)
+    assert (await detector.observe_agents({}))["a"].age == PASS_INTERVAL
+    detector.discount()
+    await cluster.clock.sleep(PASS_INTERVAL)
+    assert (await detector.observe_agents({}))["a"].age == 0.0
+    await cluster.clock.sleep(PASS_INTERVAL)
+    assert (await detector.observe_agents({}))["a"].age == PASS_INTERVAL
+
+
 async def test_a_run_of_once_that_waited_until_it_could_write_takes_that_time_for_nobodys_silence(
     cluster: Cluster,
 ) -> None:

@@ -284,6 +284,24 @@ async def test_a_gang_that_is_stopped_while_it_gathers_is_left_alone(cluster: Cl
     assert (now.status, cluster.keys("placements/default/")) == ("stopped", [])
 
 
+async def test_a_gang_starts_once_the_agent_that_had_its_last_attempt_no_longer_lists_it(cluster: Cluster) -> None:
+    """The agent ends what it had between two looks of the scheduler, and nothing else tells the scheduler."""
+    found = await gathering(cluster, "a", "b", "c")
+    hangs, *others = found.members
+    again = await lost(found, await started(found), hangs.id)
+    await cluster.clock.sleep(again.not_before - found.core.now())
+    await hangs.beat(free=Resources())
+    await found.step()
+    for member in others:
+        await member.vote(again.id)
+    await found.step()
+    assert (await job_now(found.core, again.id)).status == "gathering"
+    hangs.held.clear()
+    await hangs.beat(free=Resources())
+    await found.step(reads_agents=False)
+    assert (await job_now(found.core, again.id)).status == "running"
+
+
 async def test_a_gang_that_is_stopped_while_processes_of_its_last_attempt_are_waited_for_is_forgotten(
     cluster: Cluster,
 ) -> None:

@@ -113,6 +113,26 @@ async def test_a_failure_that_meets_a_stop_ends_the_gang_once_all_have_ended(cor
     assert await entries(core) == []
 
 
+@pytest.mark.parametrize("before", ["reread", "write"])
+async def test_the_exits_are_listed_after_the_record_on_which_the_write_depends(core: Core, before: str) -> None:
+    """The other replica ends, and a stop comes, after this member has listed the exits for the first time."""
+    gang = await running_gang(core)
+    own = await leave_exit(core, gang.record, 0, "exited")
+    real, calls = getattr(core.records, before), 0
+
+    async def others_first(*given: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == {"reread": 2, "write": 1}[before]:
+            await leave_exit(core, gang.record, 1)
+            await stopping.stop(core, "g-1", "enough")
+        return await real(*given)
+
+    object.__setattr__(core.records, before, others_first)
+    await gang_commit.end_member(core, gang, "a0", [own])
+    assert (await now(core)).status == "stopped"
+
+
 async def test_the_burial_of_a_member_follows_its_stored_exit(core: Core) -> None:
     gang = await running_gang(core)
     await leave_exit(core, gang.record, 0)

@@ -9,6 +9,7 @@ from hypothesis import given, settings, strategies as st
 from msgspec.structs import replace
 
 from fray_agents.agent.gpu_watch import GpuWatch
+from fray_agents.agent.held import HeldBundle
 from fray_agents.agent.leases import Leases
 from fray_agents.environments.errors import HostUnfit
 from fray_agents.host.gpus import gpu_names, gpu_variables, gpus_in_trouble
@@ -76,6 +77,12 @@ def test_an_idle_job_leaves_its_gpus_to_others_and_gets_the_remaining_ones() -> 
     assert leases.add(entry(2, 2)).gpus == (0, 1)
     leases.use_again(first)
     assert (first.gpus, first.stop) == ((), (0.0, "preempted"))
+
+
+def test_a_host_could_not_have_bundles_for_which_its_usable_gpus_do_not_suffice() -> None:
+    leases = Leases(HOST, gpus_out={3: "another process computes on it"})
+    assert leases.could_have([HeldBundle(number=0, wants=shape(3))], HostKind())
+    assert not leases.could_have([HeldBundle(number=0, wants=shape(4))], HostKind())
 
 
 def test_a_part_of_a_gpu_is_part_of_the_entry_s_name() -> None:

@@ -56,6 +56,21 @@ async def test_the_work_of_a_role_that_cannot_be_renewed_has_ended_too(cluster: 
     assert work.closed
 
 
+async def test_another_holder_with_as_much_progress_is_somebody_who_lives(cluster: Cluster) -> None:
+    core = await cluster.core()
+    await won(core)
+    watcher = RoleElection(core, CoordinatorKeys.scaler, ScalerRecord, "watcher")
+    await watcher.read()
+    for holder in ("two", "three", "four", "five", "six"):
+        await core.records.change(
+            CoordinatorKeys.scaler, ScalerRecord, lambda now, name=holder: replace(now, holder=name)
+        )
+        await cluster.clock.sleep(core.settings.pass_interval)
+        await watcher.read()
+        assert watcher.age == 0.0
+    assert not watcher.may_take()
+
+
 async def test_a_role_whose_record_is_spoilt_just_before_it_is_taken_is_not_taken(cluster: Cluster) -> None:
     core = await cluster.core()
     role = RoleElection(core, CoordinatorKeys.scaler, ScalerRecord, "one", lambda lease: core.settings.pass_interval)
