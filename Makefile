@@ -7,7 +7,7 @@ ZEPHYR := .build/zephyr
 # The tests start hundreds of processes, so Python must keep compiled modules, even if the environment forbids that.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test tests collected test-long test-stress test-containers models histories chaos fuzz check types schemas vectors drawing clean bench bench-jobs bench-actors bench-drain bench-startup bench-cli bench-queues bench-actor-creation bench-pool bench-hints bench-scaler bench-environments bench-gangs bench-zephyr bench-backends example-gang example-autoscale zephyr ray iris simulate simulate-variants scale
+.PHONY: demo test tests collected test-long test-stress test-containers models histories chaos fuzz mutants check types schemas vectors drawing clean bench bench-jobs bench-actors bench-drain bench-startup bench-cli bench-queues bench-actor-creation bench-pool bench-hints bench-scaler bench-environments bench-gangs bench-zephyr bench-backends example-gang example-autoscale zephyr ray iris simulate simulate-variants scale
 
 # virtualenv rather than venv: a Debian without python3-venv has no ensurepip.
 $(VENV)/bin/python:
@@ -238,6 +238,10 @@ simulate-variants: $(VENV)/.dev
 # Ten minutes of fresh malformed bytes for every reader; see docs/simulation.md.
 fuzz: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 --timeout 1200 --hypothesis-profile=fresh tests/fuzz
+
+# Mutants of the decisions and of what calls them that no quick test notices; see docs/simulation.md. Hours with all of them.
+mutants: $(VENV)/.dev
+	$(BIN)/python -m tests.mutants
 
 schemas: $(VENV)/.dev
 	$(BIN)/python -m fray_layouts.schemas layouts/schemas
