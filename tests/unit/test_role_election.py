@@ -59,12 +59,14 @@ async def test_the_work_of_a_role_that_cannot_be_renewed_has_ended_too(cluster: 
 async def test_another_holder_with_as_much_progress_is_somebody_who_lives(cluster: Cluster) -> None:
     core = await cluster.core()
     await won(core)
-    watcher = RoleElection(core, CoordinatorKeys.scaler, ScalerRecord, "watcher")
+    watcher = RoleElection(
+        core, CoordinatorKeys.scaler, ScalerRecord, "watcher", lambda lease: core.settings.pass_interval
+    )
     await watcher.read()
     for holder in ("two", "three", "four", "five", "six"):
-        await core.records.change(
-            CoordinatorKeys.scaler, ScalerRecord, lambda now, name=holder: replace(now, holder=name)
-        )
+        now = await core.records.read(CoordinatorKeys.scaler, ScalerRecord)
+        assert now is not None
+        await core.records.write(CoordinatorKeys.scaler, ScalerRecord, replace(now.record, holder=holder), now)
         await cluster.clock.sleep(core.settings.pass_interval)
         await watcher.read()
         assert watcher.age == 0.0
