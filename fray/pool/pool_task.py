@@ -3,7 +3,6 @@
 import functools
 import hashlib
 import inspect
-import pickle
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -13,6 +12,7 @@ from typing import Any
 
 from fray.errors import InvalidInput
 from fray.futures import TaskFuture
+from fray_agents import users_main
 from fray_agents.pickling import modules_pickled_by_value, pickled_by_value
 from fray_agents.rpc import ClientCall
 from fray_agents.rpc.wire.messages import Request, packed_call
@@ -127,13 +127,17 @@ class TaskRunner:
     """The actor on a worker that runs functions one after the other. Its job ends with the pool's driver."""
 
     def __init__(self) -> None:
-        self._large: dict[str, Callable[..., Any]] = {}
+        self._large: dict[str, _Loaded] = {}
 
     def run(
         self, function: Callable[..., Any] | bytes | str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[float, Any]:
         """Call a function. Returns the seconds that it took and its value; for a generator, the list of its values."""
-        call = self._large[function] if isinstance(function, str) else _loaded(function)
+        if isinstance(function, (bytes, str)):
+            call, names = self._large[function] if isinstance(function, str) else _unpickled(function)
+            users_main.rebind(names)
+        else:
+            call = function
         begin = time.perf_counter()
         value = call(*args, **kwargs)
         if inspect.isgenerator(value):
@@ -142,14 +146,13 @@ class TaskRunner:
 
     def define(self, key: str, pickled: bytes) -> None:
         """Store a large function, which later tasks name by `key`."""
-        self._large[key] = pickle.loads(pickled)
+        self._large[key] = users_main.loaded(pickled)
 
 
-def _loaded(function: Callable[..., Any] | bytes) -> Callable[..., Any]:
-    return _unpickled(function) if isinstance(function, bytes) else function
+_Loaded = tuple[Callable[..., Any], list[users_main.Binding]]
+"""A function, and the names of `__main__` that came with it."""
 
 
 @functools.lru_cache(maxsize=64)
-def _unpickled(pickled: bytes) -> Callable[..., Any]:
-    call: Callable[..., Any] = pickle.loads(pickled)
-    return call
+def _unpickled(pickled: bytes) -> _Loaded:
+    return users_main.loaded(pickled)

@@ -25,6 +25,7 @@ from fray.queue.file_queue import FileQueue
 from fray.queue.lease import Lease
 from fray.rpc.server import EXIT_TERMINATED
 from fray.sync import persist_in_thread
+from fray_agents import users_main
 from fray_agents.rpc.wire.serialization import pack_error
 from fray_agents.tasks.current_task import on_stop, task_environ
 from fray_agents.threads import start_loop
@@ -145,9 +146,10 @@ class QueueWorker:
     def _run(self, lease: Lease[QueuedTask]) -> None:
         key, function, payload = lease.item
         try:
-            call = self._function(function)
+            call, names = self._function(function)
             args, kwargs = pickle.loads(payload)
             args, kwargs = tuple(map(fetch, args)), {name: fetch(value) for name, value in kwargs.items()}
+            users_main.rebind(names)
             if inspect.isgeneratorfunction(call):
                 self._iterate(key, call(*args, **kwargs))
             else:
@@ -166,7 +168,8 @@ class QueueWorker:
             count += 1
         self._note(TaskOutcome(key, OutcomeKind.END, count))
 
-    def _fetched(self, pickled_form: bytes) -> Callable[..., Any]:
+    def _fetched(self, pickled_form: bytes) -> tuple[Callable[..., Any], list[users_main.Binding]]:
+        """The function of a task, and the names of `__main__` that came with it."""
         form = pickle.loads(pickled_form)
         if isinstance(form, str):
             key = self._tasks.object(form)
@@ -174,8 +177,7 @@ class QueueWorker:
             if found is None:
                 raise FunctionMissing()
             form = found.data
-        call: Callable[..., Any] = pickle.loads(form) if isinstance(form, bytes) else form
-        return call
+        return users_main.loaded(form) if isinstance(form, bytes) else (form, [])
 
     def _note(self, outcome: TaskOutcome) -> None:
         with self._lock:

@@ -180,6 +180,26 @@ def test_an_object_is_fetched_in_the_place_of_any_argument(cluster: StorageClust
         assert pool.submit(dict, kept=kept).result(200) == {"kept": [3, 1, 2]}
 
 
+_REDEFINED = """
+import pickle, sys
+from fray.cluster import StorageCluster
+from fray.pool import WorkerPool
+from fray.types import ResourceConfig
+
+def define(value): exec(f"def number(): return {value}", globals())
+def task(): return pickle.loads(pickle.dumps(number))()
+with WorkerPool(StorageCluster(sys.argv[1]), 1, ResourceConfig(cpu=0.1), transport="queue") as pool:
+    for value in (1, 2, 1):
+        define(value)
+        print(pool.submit(task).result(200))
+"""
+
+
+def test_each_task_has_the_names_of_the_script_that_came_with_its_function(cluster: StorageCluster) -> None:
+    command = [sys.executable, "-c", _REDEFINED, cluster.root]
+    assert subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.split() == ["1", "2", "1"]
+
+
 def stored(cluster: StorageCluster, name: str) -> list[str]:
     """The keys of a pool in storage."""
     root = Path(cluster.root.removeprefix("file://"))

@@ -21,6 +21,8 @@ import threading
 import traceback
 from typing import Any, NoReturn
 
+from fray_agents import users_main
+from fray_agents.pickling import pickled_by_value
 from fray_agents.runner import exit_kinds
 from fray_agents.runner.exit_report import DATA_LIMIT, MESSAGE_LIMIT, TRACEBACK_LIMIT, shortened, too_large
 
@@ -42,7 +44,9 @@ def main(directory: str, result_limit: int) -> int:
     """Run the call in `directory`; returns the exit code."""
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # so that followers of the log see lines at once
     try:
+        users_main.install(directory, pickled_by_value)
         function, args, kwargs = _load(os.path.join(directory, "call.pickle"))
+        users_main.keep_names()
         encoding, data = encode_result(function(*args, **kwargs), result_limit)
         _write(os.path.join(directory, f"result.{encoding}"), data)
     except SystemExit:
@@ -113,8 +117,6 @@ def encode_result(value: Any, limit: int) -> tuple[str, bytes]:
 
 
 def _pickle(value: Any) -> bytes:
-    from fray_agents.pickling import pickled_by_value
-
     try:
         return pickled_by_value(value)
     except Exception as error:
@@ -179,8 +181,6 @@ def _summary(error: BaseException) -> str:
 
 def _pickled_exception(error: BaseException) -> str:
     """Base64 of the pickled exception; "" if it cannot be unpickled, or is too large."""
-    from fray_agents.pickling import pickled_by_value
-
     try:
         data = pickled_by_value(error.with_traceback(None))
         pickle.loads(data)
