@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from fray_agents.rpc.wire import shared_memory, zero_copy
+from fray_agents.rpc.server.call_table import CallTable
+from fray_agents.rpc.wire import buffers, shared_memory, zero_copy
 from fray_agents.rpc.wire.shared_memory import SegmentReceiver, SegmentSender
 from tests.support.waiting import wait_until
 
@@ -70,5 +71,12 @@ def test_a_freed_segment_takes_no_memory_although_its_receiver_still_maps_it() -
 @pytest.mark.parametrize(("limit", "most"), [("400000000", 50_000_000), ("", 2**30), ("many", 2**30)])
 def test_the_budget_is_a_part_of_the_tasks_limit(limit: str, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    monkeypatch.setenv(shared_memory.LIMIT_VAR, limit)
+    monkeypatch.setenv(buffers.LIMIT_VAR, limit)
     assert shared_memory.budget.__wrapped__() == most
+
+
+def test_kept_outcomes_and_pooled_memory_are_parts_of_the_tasks_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(buffers.LIMIT_VAR, "8000000")
+    assert (CallTable()._max_bytes, buffers.BufferPool()._max_bytes) == (1_000_000, 1_000_000)
+    monkeypatch.delenv(buffers.LIMIT_VAR)
+    assert (CallTable()._max_bytes, buffers.BufferPool()._max_bytes) == (64 * 2**20, 64 * 2**20)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -72,6 +74,18 @@ def test_a_task_knows_its_memory_limit_if_it_has_one() -> None:
     job = JobRecord(id="j-1", spec=parse_spec(asked), status="running")
     assert of_replica(job, 0)["FRAY_MEMORY_LIMIT"] == "400000000"
     assert "FRAY_MEMORY_LIMIT" not in variables()
+
+
+def test_threads_of_a_task_with_a_memory_limit_keep_no_freed_memory_of_their_own() -> None:
+    asked = {"name": "j", "entrypoint": {"command": ["true"]}, "resources": {"memory": "400MB"}}
+
+    def arenas(**fields: Any) -> str | None:
+        job = JobRecord(id="j-1", spec=parse_spec(asked | fields), status="running")
+        return task_environment(job, "/root", "agent-1", Path("/tmp"), NetworkSettings(), {}).get("MALLOC_ARENA_MAX")
+
+    assert arenas() == "1"
+    assert arenas(environment={"env_vars": {"MALLOC_ARENA_MAX": "4"}}) == "4"
+    assert arenas(resources={}) == os.environ.get("MALLOC_ARENA_MAX")
 
 
 def test_a_single_job_is_the_only_replica_of_its_own() -> None:

@@ -8,12 +8,16 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fray_agents.host.network import NetworkSettings
+from fray_agents.rpc.wire.buffers import LIMIT_VAR
 from fray_agents.tasks.gang_environment import accelerator_variables, place_variables
 from fray_layouts.records import JobRecord
 from fray_layouts.spec import port_variable
 
 PRIVATE_VAR = "FRAY_PRIVATE"
 """Variable of the tasks of a private cluster: everything that they launch runs there too, whatever it asks for."""
+
+ARENAS_VAR = "MALLOC_ARENA_MAX"
+"""Variable of glibc. Otherwise each thread keeps what it freed (30 MB), and an actor has a thread for each caller."""
 
 TASK_DIR_VAR = "FRAY_TASK_DIR"
 """Variable with the path of the task's directory; it also identifies the task to which a process belongs."""
@@ -91,6 +95,7 @@ def task_environment(
         THREADS_VAR: str(max(1, int(spec.resources.cpu))),
         **(container_environment() if spec.environment.docker_image else inherited_environment()),
         **accelerator_variables(job, replica),
+        **({ARENAS_VAR: "1"} if spec.resources.memory_limit else {}),
         **spec.environment.env_vars,
         **spec.environment.secret_env_vars,
         "FRAY_JOB_ID": job.id,
@@ -105,7 +110,7 @@ def task_environment(
         "FRAY_AGENT_ID": agent,
         "FRAY_RESULT": str(directory / "result"),
         TASK_DIR_VAR: str(directory),
-        **({"FRAY_MEMORY_LIMIT": str(spec.resources.memory_limit)} if spec.resources.memory_limit else {}),
+        **({LIMIT_VAR: str(spec.resources.memory_limit)} if spec.resources.memory_limit else {}),
         "FRAY_BIND_HOST": network.bind,
         "FRAY_ADVERTISE_HOST": network.advertise,
         "FRAY_NETWORK": network.network,

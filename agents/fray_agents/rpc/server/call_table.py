@@ -20,11 +20,12 @@ import time
 from typing import Protocol
 
 from fray_agents.rpc.server.server_stream import ReplyReceiver, ServerStream, with_receiver
+from fray_agents.rpc.wire.buffers import within_limit
 from fray_agents.rpc.wire.messages import NEW_CALL, CallId, Reply, ReplyKind, Request
 from fray_agents.rpc.wire.serialization import Payload
 
 MAX_KEPT_BYTES = 64 * 2**20
-"""Most bytes of outcomes that a server keeps for clients which have not acknowledged them."""
+"""Most bytes of outcomes that a server keeps for clients which have not acknowledged them, within its task's limit."""
 
 CLIENT_EXPIRY = 3600.0
 """Seconds after the end of its connection in which a client may ask for its calls again; clients try for seconds."""
@@ -79,11 +80,11 @@ class _KnownClient:
 class CallTable:
     """All calls that a server knows. max_bytes: most bytes of kept outcomes."""
 
-    def __init__(self, max_bytes: int = MAX_KEPT_BYTES) -> None:
+    def __init__(self, max_bytes: int | None = None) -> None:
         self._lock = threading.Lock()
         self._clients: dict[str, _KnownClient] = {}
         self._bytes = 0
-        self._max_bytes = max_bytes
+        self._max_bytes = within_limit(MAX_KEPT_BYTES) if max_bytes is None else max_bytes
 
     def turn(self, client: str) -> threading.Lock:
         """The lock to hold from admitting a client's calls until each is queued at its actor.

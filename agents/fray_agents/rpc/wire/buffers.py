@@ -9,8 +9,11 @@ from the view still holds the block, and its values change when the block is fil
 tests that before a block is given out again. Only views are given out, so nothing else refers to the `bytearray`.
 """
 
+import functools
 import os
 import threading
+
+from fray_coordinator.variables import read_variable
 
 Buffer = bytes | bytearray | memoryview
 
@@ -21,12 +24,26 @@ MAX_POOLED_BYTES = 64 * 2**20
 """Most bytes in the pool, whether arrays use them or not: a few messages of the sizes that users send (10 MB)."""
 
 
+LIMIT_VAR = "FRAY_MEMORY_LIMIT"
+"""Variable of a task with its memory limit in bytes."""
+
+LIMIT_SHARE = 8
+"""A process whose task has a memory limit may use one part in so many of it for each of these: the segments that it has
+created, the outcomes that it keeps, and pooled memory."""
+
+
+def within_limit(most: int) -> int:
+    """Most bytes of one of these uses: `most`, or the share of the memory limit that this process's task has."""
+    limit = read_variable(LIMIT_VAR) or ""
+    return min(int(limit) // LIMIT_SHARE, most) if limit.isdecimal() else most
+
+
 class BufferPool:
     """The memory of one process for received buffers. max_bytes: beyond it the oldest blocks leave the pool."""
 
-    def __init__(self, max_bytes: int = MAX_POOLED_BYTES) -> None:
+    def __init__(self, max_bytes: int | None = None) -> None:
         self._lock = threading.Lock()
-        self._max_bytes = max_bytes
+        self._max_bytes = within_limit(MAX_POOLED_BYTES) if max_bytes is None else max_bytes
         self._blocks: list[bytearray] = []  # ordered by the last time they were given out
 
     def take(self, size: int) -> memoryview:
@@ -64,16 +81,10 @@ def _is_unreferenced(block: bytearray) -> bool:
     return True
 
 
-_pool = BufferPool()
-
-
+@functools.cache
 def buffer_pool() -> BufferPool:
-    return _pool
+    """The pool of this process."""
+    return BufferPool()
 
 
-def _after_fork() -> None:
-    global _pool
-    _pool = BufferPool()
-
-
-os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(after_in_child=buffer_pool.cache_clear)

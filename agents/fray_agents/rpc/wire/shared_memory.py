@@ -41,7 +41,7 @@ from typing import NamedTuple
 from weakref import WeakSet
 
 from fray_agents.rpc.errors import BadMessage
-from fray_agents.rpc.wire.buffers import Buffer, buffer_pool
+from fray_agents.rpc.wire.buffers import Buffer, buffer_pool, within_limit
 from fray_agents.rpc.wire.sockets import STALL_TIMEOUT
 from fray_agents.rpc.wire.zero_copy import (
     ABANDONED,
@@ -54,7 +54,6 @@ from fray_agents.rpc.wire.zero_copy import (
     is_borrowed,
 )
 from fray_agents.threads import start_loop
-from fray_coordinator.variables import read_variable
 
 MIN_SHARED_BYTES = 128 * 1024
 """Bytes from which a buffer goes through shared memory: those for which a receiver that copies pools memory."""
@@ -64,12 +63,6 @@ MAX_SHARED_BYTES = 256 * 2**20
 
 MAX_PROCESS_BYTES = 4 * MAX_SHARED_BYTES
 """The same for all connections of a process whose memory is not limited."""
-
-BUDGET_SHARE = 8
-"""A process whose task has a memory limit may have one part in so many of it in segments."""
-
-LIMIT_VAR = "FRAY_MEMORY_LIMIT"
-"""Variable of a task with its memory limit in bytes."""
 
 IDLE_SECONDS = 10.0
 """Seconds after its last use in which a returned segment is kept for the next message."""
@@ -214,8 +207,7 @@ class SegmentSender:
 @functools.cache
 def budget() -> int:
     """Most bytes of the segments that this process has created."""
-    limit = read_variable(LIMIT_VAR) or ""
-    return min(int(limit) // BUDGET_SHARE, MAX_PROCESS_BYTES) if limit.isdecimal() else MAX_PROCESS_BYTES
+    return within_limit(MAX_PROCESS_BYTES)
 
 
 _lock = threading.Lock()
