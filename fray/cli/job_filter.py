@@ -82,16 +82,19 @@ class JobFilter:
 
         Args:
             problems: is filled with the records that cannot be read.
-            ended: also find jobs that have ended. This costs a read of each; so does a filter for such a state.
+            ended: also find jobs that have ended. Without a limit this costs a read of each; so does a filter for such
+                a state.
             limit: find only the last so many that were submitted.
         """
         from fray.cli.gang_view import as_one
-        from fray_coordinator.jobs.lookup import active_jobs, all_jobs, live_agents, read_agents
+        from fray_coordinator.jobs.lookup import active_jobs, all_jobs, last_jobs, live_agents, read_agents
 
         stored = await read_agents(core, problems)
         agents = [agent.record for agent in stored]
         ended = ended or self.state in _ENDED
-        if ended:
+        if ended and limit is not None:
+            jobs = await last_jobs(core, problems, self.allows, self.may_allow, limit)
+        elif ended:
             jobs = await all_jobs(core, problems)
         else:
             jobs = await active_jobs(core, agents, problems, self.allows, self.may_allow, limit)

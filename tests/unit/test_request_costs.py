@@ -160,6 +160,31 @@ async def test_a_list_of_jobs_reads_little_more_than_what_it_shows(
     assert [job.id for job in found.jobs] == [job.id for job in every.jobs][-limit if limit else None :]
 
 
+@pytest.mark.parametrize(("chosen", "limit"), [(JobFilter(), 20), (JobFilter(name="job?"), 5)])
+async def test_a_list_with_a_limit_of_ended_and_archived_jobs_reads_little_more_than_what_it_shows(
+    cluster: Cluster, chosen: JobFilter, limit: int
+) -> None:
+    core, connection = await _cloud_core(cluster)
+    agent = await join(cluster, "a")
+    for number in range(60):
+        job = await launch(core, name=f"job{number}", id="mine" if number == 4 else "")
+        await agent.end(await agent.claim())
+        await pending_index.delete_entry(core, entry_of(job))
+        await asyncio.sleep(1.0)
+        if number == 55:
+            await asyncio.sleep(2 * 3600.0)
+            repair = Repair(core, Admission(core))
+            await repair.run({})
+            await repair.archive.run()
+    assert [len(cluster.keys(area)) for area in ("jobs/", "archive/")] == [4, 56]
+    connection.asked.clear()
+    found = await chosen.find(core, {}, ended=True, limit=limit)
+    reads = sum(verb.startswith("get") and key.startswith(("jobs/", "archive/")) for verb, key in connection.asked)
+    assert reads <= 1.3 * limit
+    every = await chosen.find(core, {}, ended=True)
+    assert [job.id for job in found.jobs] == [job.id for job in every.jobs][-limit:]
+
+
 async def test_a_silent_job_costs_one_write_less(cluster: Cluster, tmp_path: Path) -> None:
     assert (await _price(cluster, tmp_path))[0] == 6
 

@@ -4,7 +4,7 @@ Every heartbeat of an agent updates its record with its jobs' usage and its free
 cluster makes heartbeats only on request.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from math import inf
 
 from msgspec.structs import replace
@@ -87,17 +87,74 @@ def _best_matches(ids: list[str], text: str) -> list[str]:
 
 async def all_jobs(core: Core, problems: dict[str, str]) -> list[JobRecord]:
     """Every job's record, in order of submission; those that cannot be read are noted in `problems`."""
+    keys = await _keys_of_all(core)
+    return in_order(await _read_listed(core, keys, keys, problems))
+
+
+async def last_jobs(
+    core: Core,
+    problems: dict[str, str],
+    is_wanted: Callable[[JobRecord], bool],
+    is_possible: Callable[[str], bool],
+    limit: int,
+) -> list[JobRecord]:
+    """Of the wanted jobs, also those that have ended, the last so many that were submitted; the rest as `active_jobs`.
+
+    Of earlier jobs, only those are read whose ids have no time in them.
+    """
+    keys = await _keys_of_all(core)
+
+    async def read(ids: list[str]) -> list[JobRecord]:
+        return [job for job in await _read_listed(core, keys, ids, problems) if is_wanted(job)]
+
+    return await _last_submitted({job: _submitted(job) for job in keys if is_possible(job)}, read, limit)
+
+
+async def _keys_of_all(core: Core) -> dict[str, str]:
+    """By id, the key of each job's record. A record moves from `jobs/` to the archive, which is listed second."""
     rows = await core.store.list(JobKeys.area)
-    ids = {job for job in (JobKeys.parse(row.key) for row in rows) if job}
-    found = await read_jobs(core, ids, problems)
-    keys = [row.key async for page in archived_rows(core) for row in page]  # second: a record moves from the first
+    keys = {job: row.key for row in rows if (job := JobKeys.parse(row.key))}
+    async for page in archived_rows(core):
+        for row in page:
+            keys.setdefault(ArchiveKeys.parse(row.key) or "", row.key)
+    return keys
 
-    async def read(key: str) -> JobRecord | None:
-        return record_of(await core.records.read(key, JobRecord, one_of_many=True))
 
-    old = [key for key in keys if ArchiveKeys.parse(key) not in ids]
-    found += [job for job in await map_noting_problems(old, read, problems) if job is not None]
-    return in_order(found)
+async def _read_listed(
+    core: Core, keys: Mapping[str, str], ids: Iterable[str], problems: dict[str, str]
+) -> list[JobRecord]:
+    async def read(job: str) -> JobRecord | None:
+        if keys[job].startswith(JobKeys.area):
+            return record_of(await find_record(core, job, one_of_many=True))
+        return record_of(await core.records.read(keys[job], JobRecord, one_of_many=True))
+
+    return [job for job in await map_noting_problems(ids, read, problems, keys.__getitem__) if job is not None]
+
+
+def _submitted(job_id: str) -> float:
+    """The time of submission, as far as the id tells; jobs whose ids do not tell it are read first."""
+    return inf if (submitted := JobIds.time_of(job_id)) is None else submitted
+
+
+async def _last_submitted(
+    times: Mapping[str, float], read: Callable[[list[str]], Awaitable[list[JobRecord]]], limit: int | None
+) -> list[JobRecord]:
+    """The last so many wanted jobs, in order of submission; None: all.
+
+    Args:
+        times: by id, when the jobs were submitted; infinity if only the record tells.
+        read: returns those of these ids that are wanted.
+    """
+    left = sorted(times, key=lambda job: times[job])
+    found: list[JobRecord] = []
+    while left:
+        wanting = len(left) if limit is None else limit - sum(job.submitted_at >= times[left[-1]] for job in found)
+        if wanting <= 0:
+            break
+        left, batch = left[: max(len(left) - wanting, 0)], left[-wanting:]
+        found += await read(batch)
+    found = in_order(found)
+    return found if limit is None else found[-limit:]
 
 
 async def active_jobs(
@@ -119,17 +176,12 @@ async def active_jobs(
     times = {entry.job: entry.time for entry in pending if entry}
     times |= {entry.owner: entry.time for entry in owners if entry and entry.kind == GANG}
     for job in (job for agent in agents for job in agent.holdings if job not in times):
-        times[job] = inf if (submitted := JobIds.time_of(job)) is None else submitted
-    left = sorted(filter(is_possible, times), key=lambda job: times[job])
-    found: list[JobRecord] = []
-    while left:
-        wanting = len(left) if limit is None else limit - sum(job.submitted_at >= times[left[-1]] for job in found)
-        if wanting <= 0:
-            break
-        left, batch = left[: max(len(left) - wanting, 0)], left[-wanting:]
-        found += [job for job in await read_jobs(core, batch, problems) if job.ended_at is None and is_wanted(job)]
-    found = in_order(found)
-    return found if limit is None else found[-limit:]
+        times[job] = _submitted(job)
+
+    async def read(ids: list[str]) -> list[JobRecord]:
+        return [job for job in await read_jobs(core, ids, problems) if job.ended_at is None and is_wanted(job)]
+
+    return await _last_submitted({job: times[job] for job in times if is_possible(job)}, read, limit)
 
 
 async def read_jobs(core: Core, ids: Iterable[str], problems: dict[str, str]) -> list[JobRecord]:
