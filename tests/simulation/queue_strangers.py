@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from fray_coordinator.store.interface import ABSENT, ANY, AttemptFailed, Object
 from fray_layouts.queue_keys import QueueKeys, SegmentName
+from fray_layouts.queue_records import decode_segment
 from tests.simulation.loop import Participant
 from tests.support.malformed_objects import odd_body
 
@@ -59,7 +60,7 @@ class QueueStrangers:
 
     def copy(self) -> None:
         """Copy a segment to a later name: its items come twice."""
-        if segments := self._segments():
+        if segments := [(key, found) for key, found in self._segments() if not decode_segment(found.data)[0].large]:
             key, found = self._draw.choice(segments)
             items = SegmentName.items_of(key)
             self._put(self._names.segment(self._name(items)), found.data, "copied segment")

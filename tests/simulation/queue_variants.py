@@ -11,16 +11,19 @@ from msgspec.structs import replace
 
 from fray_coordinator.errors import BadRecord
 from fray_coordinator.protocol import queue_lease as rules
-from fray_coordinator.queue import claiming, collector, dead_letters, scanner
+from fray_coordinator.queue import claiming, collector, dead_letters, receipts, scanner
 from fray_coordinator.queue.collector import Collector
 from fray_coordinator.queue.finished_log import FinishedLog
-from fray_coordinator.queue.held_segment import HeldSegment
+from fray_coordinator.queue.held_segment import HeldSegment, OutItem
+from fray_coordinator.queue.held_segments import HeldSegments
 from fray_coordinator.queue.poison_isolation import PoisonIsolation
+from fray_coordinator.queue.producer import Producer
 from fray_coordinator.queue.receipts import ReceiptLog
 from fray_coordinator.queue.segment_lease import SegmentLease
 from fray_coordinator.store.interface import ANY
 from fray_coordinator.store.records import Records, Stored, UpdateResult
 from fray_layouts import codec
+from fray_layouts.queue_keys import SegmentName
 from fray_layouts.queue_records import QueueLease
 from tests.simulation.broken_code import Swap, Variants, late_writes
 
@@ -140,6 +143,53 @@ def receipts_are_not_read() -> list[Swap]:
     return [(ReceiptLog, "names", no)]
 
 
+@variant
+def receipts_are_swept_and_not_carried_over() -> list[Swap]:
+    """A sweep deletes receipts at once, without a copy in the leases."""
+
+    async def nothing(*given: Any) -> None:
+        return None
+
+    return [
+        (receipts, "all_creates_landed", lambda *given: True),
+        (ReceiptLog, "_carry_over", nothing),
+        (collector, "SWEEP_INTERVAL", 1.0),
+    ]
+
+
+@variant
+def receipts_stay_for_ever() -> list[Swap]:
+    """Receipts of consumers that died are not swept."""
+
+    async def nothing(*given: Any) -> None:
+        return None
+
+    return [(ReceiptLog, "sweep", nothing)]
+
+
+# --- order
+
+
+@variant
+def the_newest_comes_first() -> list[Swap]:
+    """A process hands out the newest segment that it holds."""
+
+    def newest(self: HeldSegments) -> Any:
+        return self._stocked[max(self._stocked)] if self._stocked else None
+
+    return [(HeldSegments, "next", newest)]
+
+
+@variant
+def names_follow_the_clock_back() -> list[Swap]:
+    """A producer names its segments by the storage's clock alone, as if that stepped back now and then."""
+
+    def name(self: Producer, items: int) -> SegmentName:
+        return SegmentName(round(self._queue.core.now() - self._queue.core.rng.random(), 3), 0, self._token, items)
+
+    return [(Producer, "_name", name)]
+
+
 # --- pushing and collecting
 
 
@@ -256,6 +306,15 @@ def neighbours_are_condemned() -> list[Swap]:
     return [
         (PoisonIsolation, "admits", lambda self, suspect: True),
         (rules, "claimed", lambda *given: QueueLease(owner=given[0], holder=given[1], timeout=given[2], suspect=True)),
+    ]
+
+
+@variant
+def what_ran_out_is_renewed_beside_a_suspect() -> list[Swap]:
+    """A lease that ran out keeps nothing away, and a later write, or one that is under way, renews it."""
+    return [
+        (OutItem, "is_over", lambda self: self.segment.lease.lost or self.segment.lease.expired),
+        (OutItem, "end_claim", lambda self: None),
     ]
 
 

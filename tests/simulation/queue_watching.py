@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
 
+from fray_coordinator.protocol.queue_lease import is_complete
 from fray_coordinator.queue.consumer import Consumer
 from fray_coordinator.queue.delivery import Delivery
-from fray_coordinator.queue.held_segment import HeldSegment
+from fray_coordinator.queue.errors import UnknownLease
+from fray_coordinator.queue.held_segment import HeldSegment, OutItem
+from fray_coordinator.queue.held_segments import HeldSegments
+from fray_coordinator.queue.poison_isolation import PoisonIsolation
+from fray_coordinator.queue.producer import Producer
 from fray_coordinator.store.interface import Object
 from fray_layouts import codec
 from fray_layouts.queue_keys import QueueKeys, SegmentName
@@ -34,6 +40,9 @@ class Known:
         ended: payloads that are done, by a lease, or are dead letters.
         content: payloads of each segment.
         excused: payloads that were out when their consumer crashed, froze or was slow: they may look like killers.
+        large: payloads of items that are objects of their own, by key.
+        purges: purges that some user is to make.
+        ending: leases that their users have ended. Until that is written the items are out, but nobody works on them.
     """
 
     pushed: set[str] = field(default_factory=set)
@@ -43,6 +52,9 @@ class Known:
     dead: set[str] = field(default_factory=set)
     content: dict[str, list[str]] = field(default_factory=dict)
     excused: set[str] = field(default_factory=set)
+    large: dict[str, str] = field(default_factory=dict)
+    purges: int = 0
+    ending: set[str] = field(default_factory=set)
 
 
 class QueueWatch(Stage):
@@ -56,35 +68,54 @@ class QueueWatch(Stage):
 
     def handed_out(self, segment: HeldSegment, delivery: Delivery) -> None:
         """Check an item that is handed out now."""
-        place, payload = place_of(delivery), delivery.item.body.decode()
+        place, payload = place_of(delivery.id), delivery.item.body.decode().strip()
         self.note(OWNER.get().name, "gets", f"{payload} {delivery.id}")
         consumer = self.consumers[OWNER.get()]
-        holds = {held for held in consumer.held.values() if not held.lease.expired} | {segment}
-        suspects = [out.suspect for held in holds for out in held.out.values()]
-        if any(suspects) and len(suspects) > 1:
-            self.is_broken(Broken("a suspect is alone in its process", f"{payload} is out with others", payload))
+        holds = {held for held in consumer.held.values() if not (held.lease.expired or held.lease.lost)} | {segment}
+        isolation = segment.out[delivery.id].isolation
+        here = [item for held in holds for item in held.out.values() if item.isolation is isolation]
+        out = {item.id: item.suspect for item in here if item.id not in self.known.ending}
+        if any(out.values()) and len(out) > 1:
+            self.is_broken(Broken("a suspect is alone in its process", f"{payload} is out with {sorted(out)}", payload))
         if place in self.known.acked:
             self.is_broken(Broken("an acknowledged item never comes back", f"{payload} came back", payload))
         if payload not in self.known.maybe:
             self.is_broken(Broken("only what was pushed is delivered", payload, payload))
+
+    def chosen(self, segment: HeldSegment) -> None:
+        """Check the segment of an item that is handed out next."""
+        for other in self.consumers[OWNER.get()]._segments._stocked.values():
+            if other.name < segment.name and other.ready:
+                what = f"{segment.name}, though {other.name} has items"
+                self.is_broken(Broken("the oldest that a process holds comes first", what, segment.name))
 
     def _on_write(self, key: str, before: Object | None, after: Object | None, sender: Participant) -> None:
         self.note(sender.name, "deletes" if after is None else "changes" if before else "creates", key)
         if sender is self.strangers.owner and self.is_odd(key):
             return
         if (found := DEAD.parse(key)) and key.startswith(DEAD.segments) and not found[1] and after is not None:
-            payload = decode_segment(after.data)[1][0].decode()
-            self.known.dead.add(payload)
-            self.known.ended.add(payload)
+            payloads = self._payloads(DEAD, found[0], after.data)
+            self.known.dead.update(payloads)
+            self.known.ended.update(payloads)
         elif (found := NAMES.parse(key)) and key.startswith(NAMES.segments) and after is not None:
             if not found[1]:
-                self.known.content[found[0]] = [body.decode() for body in decode_segment(after.data)[1]]
-            elif before is not None:
+                self.known.content[found[0]] = self._payloads(NAMES, found[0], after.data)
+            else:
                 self._lease_changed(found[0], before, after)
         elif found and key.startswith(NAMES.segments) and not found[1]:
             self._deleted(key, found[0])
+        elif after is not None and key.startswith((NAMES.all_large, DEAD.all_large)):
+            self.known.large[key] = after.data.decode().strip()
         elif NAMES.receipt_time(key) is not None and after is not None:
             self._receipted(codec.decode(after.data, Receipt).record)
+
+    def _payloads(self, keys: QueueKeys, segment: str, data: bytes) -> list[str]:
+        """The payloads of a segment. Those of large items were written before."""
+        header, bodies = decode_segment(data)
+        return [
+            self.known.large.get(keys.large(segment, number), "") if number in header.large else body.decode().strip()
+            for number, body in enumerate(bodies)
+        ]
 
     def _receipted(self, receipt: Receipt) -> None:
         for owner, segments in receipt.done.items():
@@ -98,14 +129,15 @@ class QueueWatch(Stage):
         if lost and not self.is_odd(key):
             self.is_broken(Broken("nothing is deleted before it is done", f"{segment}: {lost}", segment))
 
-    def _lease_changed(self, segment: str, before: Object, after: Object) -> None:
-        if self.is_odd(NAMES.segment(segment)):
+    def _lease_changed(self, segment: str, before: Object | None, after: Object) -> None:
+        if self.is_odd(NAMES.segment(segment)) or segment not in self.known.content:
             return
-        was, now = (codec.decode(o.data, QueueLease).record for o in (before, after))
+        was, now = (codec.decode(o.data, QueueLease).record if o else QueueLease() for o in (before, after))
+        ends = is_complete(now, SegmentName.items_of(segment))  # by a purge, or as a receipt says
         for consumer in self.consumers.values():
             for held in consumer.held.values():
                 lease = held.lease
-                if lease.owner == was.owner != now.owner and now.owner and lease.trusted:
+                if lease.owner == was.owner != now.owner and now.owner and lease.trusted and not ends:
                     self.is_broken(Broken("nobody takes what its holder trusts", segment, segment))
         for item in range(SegmentName.items_of(segment)):
             if _is_done(was, item) and not _is_done(now, item):
@@ -116,7 +148,8 @@ class QueueWatch(Stage):
     @contextmanager
     def watched(self) -> Iterator[None]:
         """Watch every item that is handed out while the block lasts."""
-        real = HeldSegment.hand_out
+        real, take, name, complete = HeldSegment.hand_out, HeldSegment.take, Producer._name, HeldSegments.complete
+        last: dict[Producer, str] = {}
 
         def observed(segment: HeldSegment, *given: Any) -> Delivery:
             delivery = real(segment, *given)
@@ -124,17 +157,54 @@ class QueueWatch(Stage):
                 self.handed_out(segment, delivery)
             return delivery
 
-        with mock.patch.object(HeldSegment, "hand_out", observed):
+        def taken(segment: HeldSegment, isolation: PoisonIsolation) -> OutItem | None:
+            item = take(segment, isolation)
+            if item is not None and segment.lease.stored.key.startswith(NAMES.segments):
+                self.chosen(segment)
+            return item
+
+        def named(producer: Producer, items: int) -> SegmentName:
+            given = name(producer, items)
+            if str(given) <= last.get(producer, ""):
+                what = f"{given} after {last[producer]}"
+                self.is_broken(Broken("a producer's items come in the order of its pushes", what, str(given)))
+            last[producer] = str(given)
+            return given
+
+        async def completed(segments: HeldSegments, leases: Iterable[str]) -> None:
+            ended, lost = list(leases), frozenset[str]()
+            self.known.ending.update(ended)
+            try:
+                await complete(segments, ended)
+            except UnknownLease as error:
+                lost = frozenset(error.leases)
+                raise
+            finally:
+                if sys.exception() is None or lost:
+                    self._acknowledged(segments, [lease for lease in ended if lease not in lost])
+
+        with (
+            mock.patch.object(HeldSegment, "hand_out", observed),
+            mock.patch.object(HeldSegment, "take", taken),
+            mock.patch.object(Producer, "_name", named),
+            mock.patch.object(HeldSegments, "complete", completed),
+        ):
             yield
+
+    def _acknowledged(self, segments: HeldSegments, leases: list[str]) -> None:
+        if segments._queue.keys == NAMES:
+            for lease in leases:
+                self.note(OWNER.get().name, "did", lease)
+                self.known.acked.add(place_of(lease))
 
     def is_odd(self, key: str) -> bool:
         """Whether strangers left the object, or it is the lease of such an object."""
         return key in self.strangers.odd or key.removesuffix("~lease") in self.strangers.odd
 
 
-def place_of(delivery: Delivery) -> tuple[str, int]:
-    """(segment, index) of the item."""
-    segment, index, *_ = delivery.id.split("/")
+def place_of(lease: str) -> tuple[str, int]:
+    """(segment, index) of the item of a lease."""
+    segment, index, *_ = lease.split("/")
     return segment, int(index)
 
 

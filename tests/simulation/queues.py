@@ -12,20 +12,21 @@ import random
 import sys
 from collections import Counter
 from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from fray.queue.file_queue import FileEngine
 from fray_coordinator.clock import RandomSource
 from fray_coordinator.errors import StoreError
-from fray_coordinator.queue.consumer import Consumer
-from fray_coordinator.queue.delivery import Delivery, EncodedItem
+from fray_coordinator.protocol.queue_segments import LARGE_ITEM_BYTES
+from fray_coordinator.queue.delivery import EncodedItem
 from fray_coordinator.queue.doorbell import QueueDoorbell
 from fray_coordinator.queue.errors import UnknownLease
-from fray_coordinator.queue.handout import Handout
 from fray_coordinator.queue.open_queue import OpenQueue, open_queue, standalone_core
 from fray_coordinator.queue.poison_isolation import PoisonIsolation
 from fray_coordinator.queue.producer import Producer
+from fray_coordinator.store.interface import AttemptFailed
 from fray_layouts.queue_records import QueueRecord
 from tests.simulation.campaign import main
 from tests.simulation.clocks import HostClock
@@ -34,18 +35,18 @@ from tests.simulation.invariants import Broken
 from tests.simulation.loop import OWNER, Participant
 from tests.simulation.mishaps import is_mishap
 from tests.simulation.network import Refusal, StoreConnection
+from tests.simulation.queue_users import QueueUser
 from tests.simulation.queue_variants import VARIANTS
-from tests.simulation.queue_watching import DEAD, NAMES, QueueWatch, place_of
+from tests.simulation.queue_watching import DEAD, NAMES, QueueWatch
 from tests.simulation.scenario import Plan, between
 from tests.simulation.weather import Rates
 
 STORM = 240.0
 BOUND = 900.0
 """Seconds of calm in which every item must be done."""
-REST = 400.0
-"""Seconds after that in which finished segments must be gone."""
+REST, SWEPT = 400.0, 2600.0
+"""Seconds after that in which finished segments must be gone, and those after which old receipts were swept, too."""
 IDLE = 120.0
-TIMEOUT = 10.0
 QUARANTINE = 20.0
 """Seconds; short, so that many creates come too late."""
 
@@ -61,6 +62,10 @@ class Trouble(Plan):
         slow, releasing: shares of deliveries that take longer than their lease, and that are released.
         stranger_every, refuse_every: seconds between two actions of strangers, and between two bursts of refusals.
         mishaps: share of the requests that end in an unexpected exception.
+        consumers, threads: number of consuming processes, and of threads of each, which share its queue object.
+        large: share of the items that are objects of their own.
+        giving_up: share of deliveries that their user gives up.
+        purges: number of purges.
     """
 
     rates: Rates
@@ -74,6 +79,11 @@ class Trouble(Plan):
     stranger_every: float
     refuse_every: float
     mishaps: float
+    consumers: int
+    threads: int
+    large: float
+    giving_up: float
+    purges: int
 
     @staticmethod
     def drawn(draw: random.Random) -> Trouble:
@@ -89,6 +99,11 @@ class Trouble(Plan):
             stranger_every=between(draw, 5, 60) if draw.random() < 0.5 else math.inf,
             refuse_every=between(draw, 20, 200) if draw.random() < 0.5 else math.inf,
             mishaps=between(draw, 0.001, 0.02) if draw.random() < 0.5 else 0.0,
+            consumers=draw.choice([3, 3, 3, 8]),
+            threads=draw.choice([1, 2, 3]),
+            large=draw.choice([0.0, 0.0, 0.2]),
+            giving_up=draw.choice([0.0, 0.0, 0.05]),
+            purges=int(draw.random() < 0.1),
         )
 
 
@@ -124,8 +139,10 @@ class QueueWorld(QueueWatch):
     def _storm(self) -> None:
         for number in range(2):
             self._in(self.draw.uniform(0, 20), lambda n=number: self._produce(f"p{n + 1}"))
-        for number in range(3):
+        for number in range(self.trouble.consumers):
             self._in(self.draw.uniform(0, 10), lambda n=number: self._consume(f"c{n + 1}"))
+        for _ in range(self.trouble.purges):
+            self._in(self.draw.uniform(20, 200), self._ask_for_purge)
         for _ in range(self.trouble.outages):
             self._in(self.draw.uniform(20, 200), self._outage)
         for _ in range(self.trouble.unwritable):
@@ -150,10 +167,13 @@ class QueueWorld(QueueWatch):
                 left = sorted(self.known.pushed - self.known.ended)
                 raise Broken("every pushed item is done in the end", f"{left} are not", *left)
         self.figures.calm_seconds = self.loop.now - begin
-        self.loop.advance(self.loop.now + REST)
+        rest = self.draw.choice([REST, REST, SWEPT])
+        self.loop.advance(self.loop.now + rest)
+        if rest == SWEPT and (old := list(self.storage.contents.keys(NAMES.receipts, None))):
+            raise Broken("what is finished is collected", f"{old} are left", old[0])
         if left := [key for key in self.storage.contents.keys(NAMES.segments, None) if not self.is_odd(key)]:
             raise Broken("what is finished is collected", f"{left[:5]} and {len(left) - 5} more are left", left[0])
-        for key, body in self.strangers.odd.items():
+        for key, body in self.strangers.odd.items() if not self.trouble.purges else ():
             found = self.storage.contents.objects.get(key)
             if found is None or found.data != body:
                 raise Broken("what is odd stays", f"{key} was deleted or changed", key)
@@ -167,17 +187,15 @@ class QueueWorld(QueueWatch):
             sent: Counter[str] = Counter()
             for (verb, _), times in (connection.sent - before[owner]).items():
                 sent[verb] += times
-            looks, odd = (
-                IDLE / 60 + 1,
-                len(self.strangers.odd),
-            )  # each look reads the leases of segments set aside
-            if sent["list"] > 2 * looks + min(odd, looks) or sent["put"] or sent["get"] > IDLE / 3 + looks * odd:
+            looks, odd = IDLE / 60 + 1, len(self.strangers.odd)  # each look reads the leases of segments set aside
+            most = self.trouble.threads * IDLE / 3 + looks * odd
+            if sent["list"] > 2 * looks + min(odd, looks) or sent["put"] or sent["get"] > most:
                 raise Broken("an empty queue is polled by conditional reads", f"{owner} sent {dict(sent)}", owner.name)
 
     def _check_letters(self) -> None:
         for payload in self.known.dead - self.trouble.poison - self.known.excused:
             raise Broken("no harmless item is condemned", f"{payload} is a dead letter", payload)
-        for payload in self.trouble.poison & self.known.pushed:
+        for payload in self.trouble.poison & self.known.pushed if not self.trouble.purges else ():
             if payload not in self.known.dead:
                 raise Broken("what kills its consumers is a dead letter", f"{payload} is none", payload)
 
@@ -196,16 +214,21 @@ class QueueWorld(QueueWatch):
                 payloads = [f"{name}-{number + n}" for n in range(draw.choice([1, 1, 2, 4]))]
                 number += len(payloads)
                 self.known.maybe.update(payloads)
-                with self._troubled():
-                    await producer.push([EncodedItem(payload.encode()) for payload in payloads], draw.choice([1, 2, 4]))
+                with self.troubled():
+                    items = [self._encoded(payload, draw.random() < self.trouble.large) for payload in payloads]
+                    await producer.push(items, draw.choice([1, 2, 4]))
                     self.known.pushed.update(payloads)
                     self.note(name, "pushed", " ".join(payloads))
-                with self._troubled():
+                with self.troubled():
                     await queue.core.clock.sleep(draw.expovariate(1 / 6))
             self.producing.discard(owner)
 
         owner.on_crash.append(lambda: self.producing.discard(owner))
         self._spawn(owner, live())
+
+    @staticmethod
+    def _encoded(payload: str, large: bool) -> EncodedItem:
+        return EncodedItem(payload.encode().ljust(LARGE_ITEM_BYTES if large else 0))
 
     def _consume(self, name: str) -> None:
         owner = Participant(f"{name}.{self._next()}")
@@ -213,88 +236,24 @@ class QueueWorld(QueueWatch):
 
         async def live() -> None:
             queue = await self._open(owner, self.drawn_clock(draw))
-            consumer = self.consumers[owner] = Consumer(queue, QueueDoorbell(queue))
             gate = PoisonIsolation()
-            handout = Handout(queue, consumer, gate)
             while True:
-                with self._troubled():
-                    if draw.random() < 0.5:
-                        await self._work_ahead(owner, queue, consumer, handout, draw)
-                        continue
-                    await handout.settle()
-                    taken = await consumer.take(
-                        draw.choice([1, 1, 3, 6]), TIMEOUT, gate, wait=draw.choice([0.0, 5.0]) if self.stormy else 60.0
-                    )
-                    draw.shuffle(taken)
-                    together, done = draw.random() < 0.5, list[Delivery]()
-                    for delivery in taken:
-                        if not await self._work(owner, queue, consumer, delivery, draw):
-                            continue
-                        done.append(delivery)
-                        if not together:
-                            await self._acknowledge(owner, consumer, [delivery])
-                    if together and done:
-                        await self._acknowledge(owner, consumer, done)
-                with self._troubled():
-                    await queue.core.clock.sleep(draw.uniform(0.1, 2))
+                engine = FileEngine(queue)
+                engine._handout._isolation = gate  # that of all simulated processes would be the same
+                self.consumers[owner] = engine._consumer
+                user = QueueUser(self, owner, engine, draw)
+                await asyncio.gather(*(user.work(number) for number in range(self.trouble.threads)))
+                with self.troubled():
+                    self.note(owner.name, "closes", "")
+                    await engine._handout.close()
+                with self.troubled():
+                    await engine._consumer.close()
 
         owner.on_crash.append(lambda: self._in(draw.uniform(1, 20), lambda: self._consume(name)))
         self._spawn(owner, live())
 
-    async def _work(
-        self, owner: Participant, queue: OpenQueue, consumer: Consumer, delivery: Delivery, draw: random.Random
-    ) -> bool:
-        """Process an item; return whether to acknowledge it."""
-        payload = delivery.item.body.decode()
-        if payload in self.trouble.poison:
-            self.note(owner.name, "is killed by", payload)
-            self.loop.crash(owner)
-            await asyncio.sleep(0)
-        slow = self.stormy and draw.random() < self.trouble.slow
-        if slow:
-            self.known.excused.add(payload)
-        await queue.core.clock.sleep(TIMEOUT * 1.5 if slow else draw.choice([0.0, 0.5, 3.0]))
-        with suppress(UnknownLease), self._troubled():
-            if self.stormy and draw.random() < self.trouble.releasing:
-                self.note(owner.name, "releases", f"{payload} {delivery.id}")
-                await consumer.release([delivery.id], failed=False)
-                return False
-            if draw.random() < 0.2:
-                await consumer.extend(delivery.id, TIMEOUT)
-        return True
-
-    async def _work_ahead(
-        self, owner: Participant, queue: OpenQueue, consumer: Consumer, handout: Handout, draw: random.Random
-    ) -> None:
-        """Process some items one by one, like `pop` and `done`.
-
-        Noted acknowledgements may be lost, and then the items come back.
-        """
-        for _ in range(draw.choice([1, 3, 6])):
-            ready = handout.pop(TIMEOUT)
-            for delivery in [ready] if ready else await handout.refill(1, TIMEOUT, 0.0 if self.stormy else 60.0):
-                if not await self._work(owner, queue, consumer, delivery, draw):
-                    handout.forget([delivery.id])
-                elif handout.done(delivery.id):
-                    self.note(owner.name, "noted", f"{delivery.item.body.decode()} {delivery.id}")
-                else:
-                    handout.forget([delivery.id])
-                    await self._acknowledge(owner, consumer, [delivery])
-
-    async def _acknowledge(self, owner: Participant, consumer: Consumer, done: list[Delivery]) -> None:
-        """Complete items, with as many tries as needed; items whose lease is lost belong to another consumer."""
-        lost: tuple[str, ...] = ()
-        while True:
-            with self._troubled():
-                try:
-                    await consumer.done([delivery.id for delivery in done])
-                except UnknownLease as error:
-                    lost = error.leases
-                break
-        for delivery in done:
-            if delivery.id not in lost:
-                self.note(owner.name, "did", f"{delivery.item.body.decode()} {delivery.id}")
-                self.known.acked.add(place_of(delivery))
+    def _ask_for_purge(self) -> None:
+        self.known.purges += 1
 
     async def _open(self, owner: Participant, clock: HostClock) -> OpenQueue:
         connection = StoreConnection(self.storage, owner, clock, self.trouble.rates if self.stormy else None)
@@ -305,7 +264,7 @@ class QueueWorld(QueueWatch):
         store = HonestStore(connection, clock, rng, patience=45.0)
         store.broken = self.is_broken
         while True:
-            with self._troubled():
+            with self.troubled():
                 await store.learn_clock()
                 return await open_queue(standalone_core(store, clock, rng), NAMES, QueueRecord(quarantine=QUARANTINE))
 
@@ -314,7 +273,7 @@ class QueueWorld(QueueWatch):
         task.add_done_callback(lambda ended: self._over(owner, ended), context=self.owner.context())
 
     @contextmanager
-    def _troubled(self) -> Iterator[None]:
+    def troubled(self) -> Iterator[None]:
         """Let a user continue after a call failed because of the store or an unexpected exception."""
         try:
             yield
@@ -369,7 +328,7 @@ class QueueWorld(QueueWatch):
     def _excuse(self, owner: Participant) -> None:
         """Excuse the items of a consumer, which may come back as if they had killed it."""
         if (consumer := self.consumers.get(owner)) is not None:
-            self.known.excused |= {body.decode() for held in consumer.held.values() for body in held.content.bodies}
+            self.known.excused.update(*(self.known.content[held.name] for held in consumer.held.values()))
 
     def _over(self, owner: Participant, ended: asyncio.Task[None]) -> None:
         if not ended.cancelled() and (error := ended.exception()) is not None and owner.mode != "gone":
@@ -377,7 +336,8 @@ class QueueWorld(QueueWatch):
 
     def _loop_error(self, context: dict[str, Any]) -> None:
         error = context.get("exception")
-        if not isinstance(error, UnknownLease | StoreError | None) and not is_mishap(error):
+        # An attempt may fail after its caller was cancelled, when a queue is closed.
+        if not isinstance(error, UnknownLease | StoreError | AttemptFailed | None) and not is_mishap(error):
             self.is_broken(Broken("nobody fails", f"{context.get('message')}: {error!r}"))
 
 

@@ -169,7 +169,8 @@ def a_consumer_fails() -> None:
 def something_else_is_delivered() -> None:
     world = QueueWorld(0)
     world.consumers[HERE] = mock.Mock(held={})
-    segment, delivery = mock.Mock(out={}), mock.Mock(id="s/0/1", item=mock.Mock(body=b"never pushed"))
+    segment, delivery = mock.Mock(out={"s/0/1": mock.Mock(suspect=False)}), mock.Mock(id="s/0/1")
+    delivery.item.body = b"never pushed"
     HERE.context().run(world.handed_out, segment, delivery)
     raise_what_broke(world)
 
