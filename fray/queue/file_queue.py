@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
 from typing import Any
 from weakref import WeakSet
@@ -249,9 +250,10 @@ class FileEngine:
         return moved
 
     async def close(self) -> None:
-        await self._handout.close()
-        await self._consumer.close()
-        await self.queue.core.store.close()
+        async with AsyncExitStack() as stack:  # each is closed, also if another one raises
+            stack.push_async_callback(self.queue.core.store.close)
+            stack.push_async_callback(self._consumer.close)
+            stack.push_async_callback(self._handout.close)
 
 
 def _reopened(kind: type[FileQueue[T]], address: dict[str, Any], encoding: str) -> FileQueue[T]:

@@ -6,10 +6,12 @@ import asyncio
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
 from fray.queue import FileQueue, MemoryQueue
+from fray.queue.file_queue import FileEngine
 from fray_coordinator.protocol.queue_segments import LARGE_ITEM_BYTES, batch_size, dead_letter_name
 from fray_coordinator.queue.collector import SWEEP_PAGE, Collector
 from fray_coordinator.queue.errors import UnknownLease
@@ -130,3 +132,21 @@ async def test_large_items_without_a_segment_are_found_behind_any_number_of_othe
     await collector.sweep_large()
     assert orphan not in cluster.keys(names.all_large)
     assert len(cluster.keys(names.all_large)) == SWEEP_PAGE
+
+
+async def test_an_engine_whose_taken_items_cannot_be_given_back_is_closed_all_the_same(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once its consumer kept looking after the queue when giving items back had raised something unexpected."""
+    engine = await World(cluster, "files").engine()
+    assert isinstance(engine, FileEngine)
+
+    async def odd() -> None:
+        raise ValueError("odd")
+
+    closed = AsyncMock()
+    monkeypatch.setattr(engine._handout, "close", odd)
+    monkeypatch.setattr(engine._consumer, "close", closed)
+    with pytest.raises(ValueError, match="odd"):
+        await engine.close()
+    closed.assert_awaited_once()

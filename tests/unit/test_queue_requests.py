@@ -84,7 +84,7 @@ async def test_a_slow_item_costs_little_more_than_its_claim_and_its_acknowledgem
 ) -> None:
     """Once the names of finished segments were written for each item or two: 2.7 writes for an item of ten seconds."""
     producer = await queue_process(cluster)
-    items = 64 if consuming == 1 else 256
+    items = 64 * consuming
     await producer.push(*map(str, range(items)), batch=1)
     done = 0
 
