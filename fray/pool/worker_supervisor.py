@@ -217,7 +217,8 @@ class WorkerSupervisor:
         while not self._ended and len(self._workers) < self._wanted:
             if self._find_missing():
                 pauses = backoff(*_LOOKUP_PAUSES)
-            self._wake.wait(next(pauses))
+            if self._wake.wait(next(pauses)):
+                self._wake.clear()  # or each further wait would return at once
             if time.monotonic() - checked > until_check:
                 if self._replace():
                     intervals = backoff(*_CHECK_INTERVALS)
