@@ -12,7 +12,7 @@ import pytest
 from fray_agents.provisioning.opening import open_provider
 from fray_agents.provisioning.provider import MachineRequest, Provider
 from fray_coordinator.protocol.scaling.listed import ListedState
-from tests.support.provider_worlds import CLUSTER, POOL, WORLDS, ProviderWorld, core_of
+from tests.support.provider_worlds import CLUSTER_ID, POOL, WORLDS, ProviderWorld, core_of
 from tests.support.waiting import eventually
 
 FIRST, SECOND, THIRD = "m0aaaaaaaaaaaaa1", "m0aaaaaaaaaaaaa2", "m0aaaaaaaaaaaaa3"
@@ -25,8 +25,8 @@ def world(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @asynccontextmanager
-async def opened(world: ProviderWorld, pool: str = POOL, cluster: str = CLUSTER) -> AsyncIterator[Provider]:
-    provider = await open_provider(await core_of(cluster), pool, world.spec)
+async def opened(world: ProviderWorld, pool: str = POOL, cluster_id: str = CLUSTER_ID) -> AsyncIterator[Provider]:
+    provider = await open_provider(await core_of(cluster_id), pool, world.spec)
     try:
         yield provider
     finally:
@@ -46,7 +46,8 @@ async def states(provider: Provider) -> dict[str, ListedState]:
 async def become(provider: Provider, wanted: dict[str, ListedState]) -> None:
     async def are_so() -> bool:
         for stranger in await provider.list():
-            if stranger.name not in (FIRST, SECOND, THIRD):  # no record knows it, so a look deletes it
+            if stranger.name not in (FIRST, SECOND, THIRD):
+                assert stranger.copy_of in (FIRST, SECOND, THIRD)  # so a look deletes it
                 await provider.delete(stranger.name, stranger.zone)
         return await states(provider) == wanted
 
@@ -86,7 +87,7 @@ async def test_a_machine_is_removed_as_often_as_one_likes(world: ProviderWorld) 
 
 
 async def test_pools_and_clusters_do_not_see_each_others_machines(world: ProviderWorld) -> None:
-    async with opened(world) as provider, opened(world, "other") as pool, opened(world, cluster="fedcba") as cluster:
+    async with opened(world) as provider, opened(world, "other") as pool, opened(world, cluster_id="fedcba") as cluster:
         await provider.create(asked(world, FIRST))
         await pool.create(asked(world, FIRST, pool="other"))
         assert await states(cluster) == {}

@@ -16,12 +16,12 @@ import msgspec
 import pytest
 import yaml
 from google.cloud import run_v2
-from msgspec.structs import replace
 
 from fray_agents.provisioning.identity import provider_name
 from fray_agents.provisioning.providers import cloud_run, local, tpu
 from fray_coordinator.clock import SystemClock, system_random
 from fray_coordinator.core import Core, core_on
+from fray_coordinator.protocol.cluster_identity import identity_of
 from fray_coordinator.store.opening import open_backend
 from fray_coordinator.store.store import Store
 from fray_layouts.records import CloudRunSettings, ClusterSettings, CommandSettings, ProvisioningSpec, TpuSettings
@@ -29,14 +29,14 @@ from tests.support.cluster_stand_ins import install_kubectl, install_slurm
 from tests.support.fake_cloud_run import FakeCloudRun
 from tests.support.fake_tpu import FakeTpu
 
-CLUSTER, POOL = "abcdef012345", "workers"
+CLUSTER_ID, POOL = "abcdef012345", "workers"
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "command_machines"
 
-CREATE = 'echo ready >"$FRAY_MACHINES/$FRAY_NAME"'
-DELETE = 'rm -f "$FRAY_MACHINES/$FRAY_NAME"'
+CREATE = 'echo ready >"$1/$FRAY_NAME"'
+DELETE = 'rm -f "$1/$FRAY_NAME"'
 LIST = """
-cd "$FRAY_MACHINES"
+cd "$1"
 for name in *; do [ -f "$name" ] && printf '{"name": "%s", "state": "%s"}\\n' "$name" "$(cat "$name")"; done; true
 """
 
@@ -51,12 +51,20 @@ class ProviderWorld:
     """Take a machine of CLUSTER and POOL away, like a preemption."""
 
 
-async def core_of(cluster: str) -> Core:
-    """A cluster with this id, in memory and in real time."""
+def settings_of(cluster_id: str) -> ClusterSettings:
+    """The settings of the cluster with this id, which all its participants read."""
+    return ClusterSettings(cluster_id=cluster_id, addresses=[f"memory://{cluster_id}"])
+
+
+CLUSTER = identity_of(settings_of(CLUSTER_ID))
+
+
+async def core_of(cluster_id: str) -> Core:
+    """A participant of the cluster with this id, in real time, in a memory of its own."""
     clock, rng = SystemClock(), system_random()
-    store = Store(open_backend(f"memory://{cluster}-{rng.token()}", clock), clock, rng)
+    store = Store(open_backend(f"memory://{cluster_id}-{rng.token()}", clock), clock, rng)
     core = await core_on(store, ClusterSettings(), clock, rng)
-    return Core(core.store, core.records, core.clock, core.rng, replace(core.settings, cluster_id=cluster))
+    return Core(core.store, core.records, core.clock, core.rng, settings_of(cluster_id))
 
 
 def script(body: str, *arguments: str) -> list[str]:
@@ -86,8 +94,8 @@ def local_world(tmp_path: Path, patch: pytest.MonkeyPatch) -> Iterator[ProviderW
 @contextmanager
 def command_world(tmp_path: Path, patch: pytest.MonkeyPatch) -> Iterator[ProviderWorld]:
     """Machines are files of a folder."""
-    patch.setenv("FRAY_MACHINES", str(tmp_path))
-    settings = CommandSettings(list=script(LIST), create=script(CREATE), delete=script(DELETE))
+    folder = str(tmp_path)
+    settings = CommandSettings(list=script(LIST, folder), create=script(CREATE, folder), delete=script(DELETE, folder))
 
     def lose(name: str) -> None:
         (tmp_path / provider_name(CLUSTER, POOL, name)).write_text("lost")

@@ -17,8 +17,16 @@ from fray_coordinator.jobs.submission import submit
 from fray_coordinator.protocol.scaling.listed import ListedMachine, ListedState
 from fray_coordinator.protocol.scaling.scope import ScalingScope
 from fray_coordinator.store.interface import ABSENT
+from fray_layouts.machine_keys import MachineKeys
 from fray_layouts.object_keys import AgentKeys, CoordinatorKeys, PoolKeys
-from fray_layouts.records import AgentPoolRecord, AgentRecord, ProvisioningSpec, Resources, ScalerRecord
+from fray_layouts.records import (
+    AgentPoolRecord,
+    AgentRecord,
+    MachineRecord,
+    ProvisioningSpec,
+    Resources,
+    ScalerRecord,
+)
 from fray_layouts.spec_parsing import parse_spec
 from fray_layouts.states import AgentState
 from tests.support.fake_tasks import fake
@@ -66,6 +74,10 @@ async def test_the_last_machine_of_a_scaler_that_died_is_deleted_by_its_agent(cl
     await core.records.put(PoolKeys.record("spot"), AgentPoolRecord(provisioning=spec), ABSENT)
     await core.records.put(CoordinatorKeys.scaler, ScalerRecord(holder="dead"), ABSENT)
     provider.machines["m1"] = ListedMachine("spot", "m1", "", ListedState.READY)
+    drains = MachineRecord(pool="spot", name="m1", state="draining", provider="command", batch="m1", up_at=0.0)
+    await core.records.put(MachineKeys.key("spot", "m1"), drains, ABSENT)
+    left = AgentRecord(id="left", host="h", pool="spot", machine="m1", state=AgentState.LEFT)
+    await core.records.put(AgentKeys.key("left"), left, ABSENT)
     loop = ScalerLoop(trusted_member(core, HOST), SCOPE, asked=False)
     loop._scaler.open_provider = provider.open
     await loop.run_once_more()

@@ -91,7 +91,7 @@ async def test_a_repeated_create_makes_nothing_and_a_lost_answer_is_found_by_the
     assert fake.faults.asked["UpdateJob"] == 1
 
 
-async def test_a_machine_that_was_made_twice_is_listed_under_a_name_without_a_record(
+async def test_a_machine_that_was_made_twice_is_listed_under_another_name_as_a_copy(
     provider: CloudRunProvider, fake: FakeCloudRun
 ) -> None:
     await provider.create(REQUEST)
@@ -99,8 +99,9 @@ async def test_a_machine_that_was_made_twice_is_listed_under_a_name_without_a_re
     fake.executions.clear()  # as another scaler that asked at the same time saw it
     await provider.create(REQUEST)
     fake.executions.update(hidden)
-    [other] = [name for name in await states(provider) if name != "m1"]
-    await provider.delete(other, REGION)
+    [other] = [machine for machine in await provider.list() if machine.name != "m1"]
+    assert other.copy_of == "m1"
+    await provider.delete(other.name, REGION)
     assert await states(provider) == {"m1": ListedState.READY}
     assert [made.cancelled_count for made in hidden.values()] == [0]
 

@@ -151,6 +151,23 @@ def test_machines_that_are_gone_or_elsewhere_by_their_records_are_deleted() -> N
     assert observe(replace(view(SPEC, up), recorded={"m9"}, listed=None), NOW).strangers == ()
 
 
+def test_what_a_repeated_request_made_once_more_is_deleted() -> None:
+    """Unless the record of that machine is missing, too."""
+    up = machine("m1", "up", up_at=1.0, created_at=1.0)
+    twice = replace(listed("m1-x2"), copy_of="m1")
+    for seen in (view(SPEC, up), replace(view(SPEC), recorded={"m1"})):
+        found = observe(replace(seen, listed=[listed("m1"), twice]), NOW)
+        assert twice in found.strangers
+        assert "m1-x2" not in found.changed
+    found = observe(replace(view(SPEC), listed=[listed("m1"), twice]), NOW)
+    assert (found.strangers, set(found.changed)) == ((), {"m1", "m1-x2"})
+    stray = found.changed["m1"]
+    found = observe(replace(view(SPEC, stray), listed=[listed("m1"), twice]), NOW)
+    assert (found.strangers, set(found.changed)) == ((), {"m1-x2"})
+    found = observe(replace(view(SPEC, stray), recorded={"m1-x2"}, listed=[listed("m1"), twice]), NOW)
+    assert (found.strangers, found.changed) == ((twice,), {})
+
+
 def test_a_machine_without_a_record_is_kept_for_longer_than_backups_are_old() -> None:
     """As after an older copy of the root was put in its place."""
     seen = replace(view(SPEC), listed=[listed("m9"), listed("m8", ListedState.ENDING), listed("no id")], listed_at=NOW)

@@ -1,7 +1,7 @@
 """Converts executions and worker pools of Cloud Run to machines.
 
 Google names executions, and running a job twice creates two. The arguments of an execution name its machine. If two
-have the same one, the later execution is listed under a name of its own, which no record has, so it is deleted.
+have the same one, the later execution is listed under a name of its own, as a copy of the first, so it is deleted.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def listed_executions(
         if execution.completion_time and not execution.failed_count:
             continue
         arguments = [*execution.template.containers[0].args]
-        name = arguments[arguments.index(MACHINE_OPTION) + 1] if MACHINE_OPTION in arguments else ""
-        if not name or name in names:
-            name = f"{name or 'm'}-{execution.name.rpartition('-')[2]}"
+        told = arguments[arguments.index(MACHINE_OPTION) + 1] if MACHINE_OPTION in arguments else ""
+        is_copy = told in names
+        name = told if told and not is_copy else f"{told or 'm'}-{execution.name.rpartition('-')[2]}"
         names.add(name)
         error = next((condition.message for condition in execution.conditions if condition.message), "")
         machine = ListedMachine(
@@ -44,6 +44,7 @@ def listed_executions(
             operation=execution.name,
             error=error,
             billed=bool(execution.running_count or execution.completion_time),
+            copy_of=told if is_copy else "",
         )
         yield machine, execution
 

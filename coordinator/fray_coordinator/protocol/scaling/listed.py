@@ -29,6 +29,7 @@ class ListedMachine:
         zone: where it is.
         billed: the provider bills it.
         batch: the batch of its request, from its labels.
+        copy_of: the machine that a repeated request made once more, as this one; "" if it is no such copy.
         error: the provider's own words if they say why it is lost or waits.
         error_kind: the kind of the error, as in `ZoneAnswer.kind`; "" if there is no error.
     """
@@ -42,3 +43,4 @@ class ListedMachine:
     error: str = ""
     error_kind: str = ""
     billed: bool = True
+    copy_of: str = ""

@@ -16,12 +16,13 @@ scaler deletes all machines that were made since, with what runs there.
 **Why this cannot happen.** Each call follows from a record, and is repeated until the provider's list agrees with the
 record. Machines have the names of their records, so a repeated call finds what the first one made. The records are read
 after the provider's list, so a listed machine in another zone than its record says, or with a record that says it is
-gone, belongs to nobody and is deleted. A listed machine without any record gets one, as stray: it becomes one of the
-pool's if its agents join. It is deleted only if none did for `STRAY_SECONDS`, for longer than backups are old, or if a
-person says so. That a machine does not exist is concluded only from a list that was requested after the machine's call
-was answered, or must have ended. A batch is requested only when all of its records exist, and a broken batch is given
-up as a whole. Time without a heartbeat counts only as far as runs follow one another closely: an outage in which agents
-could not write, and scalers could not run, ends no machine.
+gone, belongs to nobody and is deleted; so is what a repeated request made once more, where the provider names machines.
+Any other listed machine without a record gets one, as stray: it becomes one of the pool's if its agents join. It is
+deleted only if none did for `STRAY_SECONDS`, for longer than backups are old, or if a person says so. That a machine
+does not exist is concluded only from a list that was requested after the machine's call was answered, or must have
+ended. A batch is requested only when all of its records exist, and a broken batch is given up as a whole. Time without
+a heartbeat counts only as far as runs follow one another closely: an outage in which agents could not write, and
+scalers could not run, ends no machine.
 """
 
 from __future__ import annotations
@@ -67,7 +68,8 @@ class Observed:
 
     Attributes:
         changed: records to write, by name; they replace those of the view.
-        strangers: machines in the provider's list that by their records are gone, or elsewhere; they are deleted.
+        strangers: machines in the provider's list that by their records are gone, elsewhere, or another one's copies;
+            they are deleted.
         zones: the answers of zones that still count.
     """
 
@@ -88,7 +90,9 @@ def observe(view: PoolView, now: float) -> Observed:
     strangers = tuple(known for known in others if _is_left_over(view, known))
     zones = view.zones
     after = {
-        m.name: _stray(view, m, now) for m in others if m.name not in {*view.machines, *view.recorded} and is_id(m.name)
+        m.name: _stray(view, m, now)
+        for m in others
+        if not _is_left_over(view, m) and m.name not in view.machines and is_id(m.name)
     }
     for name, machine in view.machines.items():
         found = listed.get(name)
@@ -107,9 +111,13 @@ def _is_of(listed: ListedMachine, machine: MachineRecord | None) -> bool:
 
 
 def _is_left_over(view: PoolView, listed: ListedMachine) -> bool:
-    """Whether there is a record that says that this machine is gone, or elsewhere."""
-    machine = view.machines.get(listed.name)
-    return listed.name in view.recorded if machine is None else machine.state != MachineState.STRAY
+    """Whether there is a record that says that this machine is gone, elsewhere, or there under its own name."""
+    return any(_is_known(view, name) for name in (listed.name, listed.copy_of))
+
+
+def _is_known(view: PoolView, name: str) -> bool:
+    machine = view.machines.get(name)
+    return name in view.recorded if machine is None else machine.state != MachineState.STRAY
 
 
 def _stray(view: PoolView, listed: ListedMachine, now: float) -> MachineRecord:
