@@ -12,9 +12,9 @@ import pytest
 
 from fray_agents.environments.workspace import KIND
 from fray_coordinator.core import Core
+from fray_coordinator.jobs.logs import read_logs
 from fray_coordinator.jobs.submission import put_blob
 from fray_layouts.records import JobRecord
-from fray_layouts.work_keys import WorkKeys
 from tests.support.agents import agents, ended, launch, quick_core
 from tests.support.archives import file, link, packed
 from tests.support.waiting import eventually
@@ -43,14 +43,7 @@ def below(folder: Path, pattern: str) -> list[str]:
 
 async def log_of(core: Core, job: JobRecord) -> str:
     """The log of the last attempt, without times."""
-    assert job.exit is not None
-    chunks = [
-        await core.store.get(WorkKeys.log(job.id, job.attempt, 0, number + 1))
-        for number in range(job.exit.log_chunks or 0)
-    ]
-    return "".join(
-        line.split(" ", 3)[3] + "\n" for chunk in chunks if chunk for line in chunk.data.decode().splitlines()
-    )
+    return "".join(f"{line}\n" for line in await read_logs(core, job))
 
 
 async def run(core: Core, workspace: bytes | str, code: str | list[str], **fields: Any) -> JobRecord:

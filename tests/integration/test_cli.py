@@ -306,7 +306,7 @@ def test_a_job_and_its_children_belong_to_the_user_who_submitted_it(
 
 def test_a_user_that_no_record_can_hold_is_refused(empty: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FRAY_USER", "a\nb")
-    assert "FRAY_USER: 'a\\nb' is not accepted; give a login name" in empty("run", "--", "true", code=1).stderr
+    assert "FRAY_USER: 'a\\nb' is not accepted; remove the line break" in empty("run", "--", "true", code=1).stderr
 
 
 def test_ctrl_c_stops_the_job_where_nobody_can_be_asked(shell: Shell) -> None:

@@ -138,6 +138,12 @@ class Supervisor:
         self._meter = UsageMeter(request.path("work"), os.path.basename(request.command[0]), pids)
         limited = TaskCgroup("") if self._container else cgroup  # an engine has cgroups of its own
         self._limits = LimitWatch(request.limits, limited, self._meter)
+        self._chunks = LogChunks(
+            request.path("log"),
+            request.spool_limit,
+            lambda number: agent.send("chunk", number=number),
+            request.seal_interval,
+        )
         self._pid, out, err = (prestarted and prestarted.take(request)) or _spawn(request, cgroup)
         started = time.monotonic()
         self._ends_at = None if request.timeout is None else started + request.timeout
@@ -145,12 +151,6 @@ class Supervisor:
         self._sample_at = self._next_sample(started)
         self._stderr = OutputStream("stderr", err, kept=KEPT_BYTES)
         self._streams = [OutputStream("stdout", out), self._stderr]
-        self._chunks = LogChunks(
-            request.path("log"),
-            request.spool_limit,
-            lambda number: agent.send("chunk", number=number),
-            request.seal_interval,
-        )
         if request.preamble:
             self._chunks.append_file(request.preamble)
 
