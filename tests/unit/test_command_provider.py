@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fray.machine_pools import read_fray_file
-from fray_agents.provisioning.identity import provider_name
+from fray_agents.provisioning.identity import CLUSTER_LABEL, pool_labels, provider_name
 from fray_agents.provisioning.opening import open_provider
 from fray_agents.provisioning.provider import MachineRequest, ProviderError
 from fray_agents.provisioning.providers import command
@@ -60,7 +60,7 @@ async def test_create_is_told_all_that_a_machine_needs(tmp_path: Path) -> None:
         "FRAY_MACHINE": FIRST,
         "FRAY_BATCH": FIRST,
         "FRAY_POOL": POOL,
-        "FRAY_CLUSTER": CLUSTER,
+        "FRAY_CLUSTER": pool_labels(CLUSTER, POOL)[CLUSTER_LABEL],
     }
     assert (told["FRAY_ZONE"], told["FRAY_MACHINE_TYPE"], told["FRAY_SPOT"], told["FRAY_HOSTS"]) == (
         "lab",
