@@ -31,7 +31,7 @@ _CLASSES = {
 """The characters of the classes of POSIX, in the C locale."""
 
 
-class _Malformed(Exception):
+class _MeaninglessPattern(Exception):
     """A pattern that matches nothing, as for git: an empty class or one without an end, a backslash at the end."""
 
 
@@ -72,7 +72,7 @@ class IgnoreRules:
                 continue
             try:
                 self._rules.append(_rule(pattern))
-            except _Malformed:
+            except _MeaninglessPattern:
                 self.meaningless.append(pattern)
         self._rules.reverse()
 
@@ -104,7 +104,7 @@ def _rule(pattern: bytes) -> IgnoreRule:
     if body.startswith(b"/"):
         body = body[1:]
     if not body:
-        raise _Malformed
+        raise _MeaninglessPattern
     # As for git, what is before the first wildcard is compared by itself, so "a**/b" is "a", and then "**/b".
     special = _SPECIAL.search(body)
     start = special.start() if special and not last_part_only else 0 if special else len(body)
@@ -142,7 +142,7 @@ def _literal(glob: bytes, at: int) -> tuple[int, int]:
     """The character at a place, or behind a backslash there, and the place behind it."""
     at += glob[at : at + 1] == b"\\"
     if at >= len(glob):
-        raise _Malformed
+        raise _MeaninglessPattern
     return glob[at], at + 1
 
 
@@ -154,7 +154,7 @@ def _class(glob: bytes, at: int) -> tuple[set[int], int]:
     first, previous = True, -1
     while first or glob[at : at + 1] != b"]":
         if at >= len(glob):
-            raise _Malformed
+            raise _MeaninglessPattern
         first = False
         if glob[at : at + 1] == b"-" and previous >= 0 and glob[at + 1 : at + 2] not in (b"", b"]"):
             last, at = _literal(glob, at + 1)
@@ -163,10 +163,10 @@ def _class(glob: bytes, at: int) -> tuple[set[int], int]:
         elif glob.startswith(b"[:", at):
             end = glob.find(b"]", at + 2)
             if end < 0:
-                raise _Malformed
+                raise _MeaninglessPattern
             if end > at + 2 and glob[end - 1 : end] == b":":
                 if (name := glob[at + 2 : end - 1]) not in _CLASSES:
-                    raise _Malformed
+                    raise _MeaninglessPattern
                 chosen.update(_CLASSES[name].encode())
                 at, previous = end + 1, -1
             else:
@@ -177,5 +177,5 @@ def _class(glob: bytes, at: int) -> tuple[set[int], int]:
             chosen.add(previous)
     chosen = (set(range(256)) - chosen if negated else chosen) - {ord("/")}
     if not chosen:
-        raise _Malformed
+        raise _MeaninglessPattern
     return chosen, at + 1
