@@ -302,6 +302,30 @@ async def test_a_gang_starts_once_the_agent_that_had_its_last_attempt_no_longer_
     assert (await job_now(found.core, again.id)).status == "running"
 
 
+async def test_the_next_attempt_waits_for_an_agent_that_was_seen_only_before_it_had_the_last_one(
+    cluster: Cluster,
+) -> None:
+    found = await gathering(cluster, "a", "b", "c")
+    job = await gang(found)
+    await found.step()
+    await vote_all(found, job.id)
+    await found.step(reads_agents=False)
+    first = await found.core.records.read(JobKeys.key(job.id), JobRecord)
+    assert first is not None
+    assert (first.record.status, set(members_of(first.record))) == ("running", {"a", "b"})
+    again = await lost(found, first, "a")
+    await cluster.clock.sleep(again.not_before - found.core.now())
+    await found.step(reads_agents=False)
+    assert set(members_of(await job_now(found.core, job.id))) == {"b", "c"}
+    for member in found.members[1:]:
+        await member.vote(job.id)
+    await found.step(reads_agents=False)
+    assert (await job_now(found.core, job.id)).status == "gathering"
+    await found.members[0].vote(job.id)  # now that nothing is left of the last one
+    await found.step(reads_agents=False)
+    assert (await job_now(found.core, job.id)).status == "running"
+
+
 async def test_a_gang_that_is_stopped_while_processes_of_its_last_attempt_are_waited_for_is_forgotten(
     cluster: Cluster,
 ) -> None:

@@ -133,6 +133,25 @@ async def test_the_exits_are_listed_after_the_record_on_which_the_write_depends(
     assert (await now(core)).status == "stopped"
 
 
+async def test_exits_that_were_listed_before_the_record_changed_are_listed_again(core: Core) -> None:
+    """The other replica ends, and a stop comes, between this member's list of exits and its write."""
+    gang = await running_gang(core)
+    own = await leave_exit(core, gang.record, 0, "exited")
+    real, calls = core.store.list, 0
+
+    async def others_after(*given: Any, **more: Any) -> Any:
+        nonlocal calls
+        rows, calls = await real(*given, **more), calls + 1
+        if calls == 2:
+            await leave_exit(core, gang.record, 1)
+            await stopping.stop(core, "g-1", "enough")
+        return rows
+
+    object.__setattr__(core.store, "list", others_after)
+    await gang_commit.end_member(core, gang, "a0", [own])
+    assert (await now(core)).status == "stopped"
+
+
 async def test_the_burial_of_a_member_follows_its_stored_exit(core: Core) -> None:
     gang = await running_gang(core)
     await leave_exit(core, gang.record, 0)

@@ -95,6 +95,23 @@ async def test_a_machine_that_another_gives_up_meanwhile_is_not_asked_for(cluste
     assert [verb for verb, _ in provider.asked] == ["delete"]
 
 
+async def test_a_request_of_which_another_gives_up_one_machine_meanwhile_is_not_made(cluster: Cluster) -> None:
+    other, core, provider = await cluster.core(), await cluster.core(), MemoryProvider()
+    await with_pool(core, max=2)
+    await with_jobs(core, 2)
+    intent = MachineRecord(pool=POOL, name="", provider="command", wanted_at=core.now(), batch="m1", batch_size=2)
+    for name in ("m1", "m2"):
+        await core.records.put(MachineKeys.key(POOL, name), replace(intent, name=name), ABSENT)
+
+    async def gives_up(record: MachineRecord) -> None:
+        key = MachineKeys.key(POOL, record.name)
+        await other.records.change(key, MachineRecord, lambda now: replace(now, state="deleting"))
+
+    intercept(cluster, gives_up, MachineState.CREATING)
+    await Scaler(core, "one", SCOPE, provider.open).run_once()
+    assert [verb for verb, _ in provider.asked] == ["delete"]
+
+
 async def test_the_reply_to_a_request_is_stored_though_another_scaler_changes_the_record_meanwhile(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -261,3 +261,14 @@ def test_a_slice_with_a_host_that_leaves_drains_as_a_whole() -> None:
     assert observe(told, NOW).changed["m1"].state == "draining"
     left = with_agents(seen, agent("a", "m1", state="left"), agent("b", "m1"))
     assert observe(left, NOW).changed["m1"].state == "draining"
+
+
+def test_a_slice_is_deleted_only_once_the_agents_of_all_its_hosts_have_left() -> None:
+    up = machine("m1", "up", up_at=1.0, created_at=1.0, hosts=2)
+    seen = replace(view(SPEC, up), listed=[listed("m1")])
+    left = agent("a", "m1", state="left")
+    assert observe(with_agents(seen, left), NOW).changed["m1"].state == "draining"
+    restarted = with_agents(seen, left, agent("a2", "m1", state="left"), agent("b", "m1"))
+    assert observe(restarted, NOW).changed.get("m1", up).state == "draining", "what b runs ends first"
+    both = with_agents(seen, left, agent("b", "m1", state="left"))
+    assert observe(both, NOW).changed["m1"].state == "deleting"
