@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace as with_changes
+from functools import cache, cached_property
 from typing import NamedTuple, TypeAlias
 
 from msgspec.structs import replace
@@ -158,7 +159,7 @@ class FamilyWorld:
             if self._place(scene, name) == WAITS:
                 yield from self._votes(scene, name)
                 yield from self._turns(scene, name)
-                if not missing_votes(self._owner(scene, name), self._agents(scene)) and self._gang(scene, name).members:
+                if self._gang(scene, name).members and not missing_votes(self._owner(scene, name), self._agents(scene)):
                     yield Step(f"{name} starts", self._at(scene, name, ELSEWHERE))
         yield from self._assigned(scene)
 
@@ -261,9 +262,10 @@ class FamilyWorld:
                 yield Step(f"{gang} is assigned {members}", self._moved(scene, gang, record))
 
     def _turns(self, scene: Scene, gang: str) -> Iterator[Step[Scene]]:
-        record, agents = self._gang(scene, gang), self._agents(scene, gang)
+        record = self._gang(scene, gang)
         if not (self.rules.let_in and record.members):
             return
+        agents = self._agents(scene, gang)
         owner = self._owner(scene, gang)
         number = self._gangs.index(gang)
         before = self._gangs[: number + 1] if self.rules.earlier_too else [gang]
@@ -319,12 +321,16 @@ class FamilyWorld:
 
     # --- records
 
-    @property
+    @cached_property
     def _gangs(self) -> list[str]:
         return [name for name, part in self.parts.items() if part.hosts]
 
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        return {name: number for number, name in enumerate(self.parts)}
+
     def _place(self, scene: Scene, name: str) -> Place:
-        return scene.places[list(self.parts).index(name)] if name in self.parts else ELSEWHERE
+        return scene.places[self._numbers[name]] if name in self._numbers else ELSEWHERE
 
     def _gang(self, scene: Scene, name: str) -> Gang:
         return scene.gangs[self._gangs.index(name)]
@@ -348,20 +354,12 @@ class FamilyWorld:
         return jobs + sum(self.parts[gang].need for gang in self._gangs if self._has(scene, gang, host))
 
     def _job(self, scene: Scene, name: str) -> JobRecord:
+        return job_of(self._kind(scene, name))
+
+    def _kind(self, scene: Scene, name: str) -> Kind:
         part = self.parts[name]
-        spec = JobSpec(
-            name=name,
-            entrypoint=EntrypointSpec(command=["x"]),
-            replicas=part.hosts or 1,
-            resources=ResourceSpec(cpu=float(part.need)),
-            spread=bool(part.hosts),
-        )
         status = "pending" if not part.hosts else "running" if self._place(scene, name) == ELSEWHERE else "gathering"
-        attempt = 2 if name in scene.ran else 1
-        order = float(list(self.parts).index(name))
-        return JobRecord(
-            id=name, spec=spec, status=status, attempt=attempt, submitted_at=order, ancestors=list(part.above)
-        )
+        return Kind(name, part, status, 2 if name in scene.ran else 1, float(self._numbers[name]))
 
     def _owner(
         self, scene: Scene, gang: str, first: frozenset[str] | None = None, members: tuple[int, ...] | None = None
@@ -369,13 +367,8 @@ class FamilyWorld:
         """A gang by its record, or as a host knows it."""
         record = self._gang(scene, gang)
         now = [family for family, _ in record.first] if first is None else sorted(first)
-        families = [FamilyFirst(family=f, at=AT) for f in now] + [
-            FamilyFirst(family=f, at=AT, again=2 * NOW) for f in sorted(record.had)
-        ]
-        chosen = dict.fromkeys(record.members if members is None else members)
-        bundles = [PlacementMember(agent=str(h), bundles=[n]) for n, h in enumerate(chosen)]
-        placement = Placement(round=1, members=bundles, first=families, place=OLD, moves=3)
-        return owner_of_job(replace(self._job(scene, gang), placement=placement))
+        chosen = record.members if members is None else members
+        return owner_of_gang(self._kind(scene, gang), tuple(now), record.had, chosen)
 
     def _agents(self, scene: Scene, before: str = "") -> dict[str, AgentRecord]:
         """The heartbeats. before: a gang; jobs that ran when one of its turns began have run for longer."""
@@ -389,7 +382,7 @@ class FamilyWorld:
                     phase="running",
                     since=OLD if name in old else NEW,
                     family=(part.above or ("",))[0],
-                    takes=resources_of(shape_of(self._job(scene, name).spec)),
+                    takes=resources_taken(self._kind(scene, name)),
                 )
                 for name, part in self.parts.items()
                 if self._place(scene, name) == host
@@ -416,7 +409,7 @@ class FamilyWorld:
     # --- changes
 
     def _at(self, scene: Scene, name: str, place: Place) -> Scene:
-        number = list(self.parts).index(name)
+        number = self._numbers[name]
         return scene._replace(places=(*scene.places[:number], place, *scene.places[number + 1 :]))
 
     def _forgotten(self, scene: Scene, name: str) -> Scene:
@@ -446,3 +439,47 @@ class FamilyWorld:
         lapsed = frozenset(vote for vote in scene.votes if vote[0] == gang)
         moved = self._written(scene, gang, record)
         return moved._replace(votes=scene.votes - lapsed, stale=scene.stale | lapsed)
+
+
+class Kind(NamedTuple):
+    """What a job's record is made from. Many states share a record, and to make it takes longer than all else."""
+
+    name: str
+    part: Part
+    status: str
+    attempt: int
+    order: float
+
+
+@cache
+def job_of(kind: Kind) -> JobRecord:
+    spec = JobSpec(
+        name=kind.name,
+        entrypoint=EntrypointSpec(command=["x"]),
+        replicas=kind.part.hosts or 1,
+        resources=ResourceSpec(cpu=float(kind.part.need)),
+        spread=bool(kind.part.hosts),
+    )
+    return JobRecord(
+        id=kind.name,
+        spec=spec,
+        status=kind.status,
+        attempt=kind.attempt,
+        submitted_at=kind.order,
+        ancestors=list(kind.part.above),
+    )
+
+
+@cache
+def resources_taken(kind: Kind) -> Resources:
+    return resources_of(shape_of(job_of(kind).spec))
+
+
+@cache
+def owner_of_gang(kind: Kind, now: tuple[str, ...], had: frozenset[str], members: tuple[int, ...]) -> Owner:
+    """The owner with these families in their turn, those that had one, and these members."""
+    families = [FamilyFirst(family=f, at=AT) for f in now]
+    families += [FamilyFirst(family=f, at=AT, again=2 * NOW) for f in sorted(had)]
+    bundles = [PlacementMember(agent=str(h), bundles=[n]) for n, h in enumerate(dict.fromkeys(members))]
+    placement = Placement(round=1, members=bundles, first=families, place=OLD, moves=3)
+    return owner_of_job(replace(job_of(kind), placement=placement))

@@ -15,11 +15,10 @@ import pytest
 
 from fray.cli import cli
 from tests.support.pages import ROOT
+from tests.support.sources import FOLDERS, texts
 
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "layouts").glob("*.md")]
-PACKAGES = [
-    ROOT / path for path in ("layouts/fray_layouts", "coordinator/fray_coordinator", "agents/fray_agents", "fray")
-]
+PACKAGES = [ROOT / folder for folder in FOLDERS]
 CODE = ("layouts", "coordinator", "agents", "fray", "tests", "benchmarks", "examples", "docs")
 ARCHITECTURE = ROOT / "ARCHITECTURE.md"
 SECOND_NAMES = ("fray/v1", "fray/v2")
@@ -78,10 +77,9 @@ def test_no_term_of_the_glossary_is_there_twice() -> None:
 
 def test_no_two_classes_share_a_name() -> None:
     places: dict[str, list[str]] = {}
-    for path in modules():
-        for node in ast.parse(path.read_text()).body:
-            if isinstance(node, ast.ClassDef):
-                places.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    for path, text in texts().items():
+        for name in re.findall(r"^class (\w+)", text, re.MULTILINE):
+            places.setdefault(name, []).append(path)
     assert {name: where for name, where in places.items() if len(where) > 1} == {}
 
 

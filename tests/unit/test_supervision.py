@@ -6,7 +6,6 @@ import ast
 import asyncio
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -15,9 +14,9 @@ from fray_agents import threads
 from fray_agents.threads import start_loop, start_thread
 from fray_coordinator import background
 from fray_coordinator.background import keep_running, start_task
+from tests.support.sources import trees
 from tests.support.waiting import PATIENCE
 
-SOURCES = ("agents", "coordinator", "fray", "layouts")
 STARTERS = (
     *("Thread", "Timer", "start_new_thread", "ThreadPoolExecutor", "ProcessPoolExecutor", "run_in_executor"),
     *("create_task", "ensure_future", "run_coroutine_threadsafe", "TaskGroup"),
@@ -60,13 +59,11 @@ AWAITED = {
 
 def starts() -> Iterator[str]:
     """The module of each place that starts a thread or a task."""
-    root = Path(__file__).parents[2]
-    for path in sorted(path for source in SOURCES for path in (root / source).rglob("*.py")):
-        text = path.read_text()
-        for node in ast.walk(ast.parse(text)) if any(name in text for name in STARTERS) else ():
+    for path, tree in trees(STARTERS):
+        for node in ast.walk(tree):
             called = node.func if isinstance(node, ast.Call) else None
             if getattr(called, "attr", getattr(called, "id", "")) in STARTERS:
-                yield str(path.relative_to(root))
+                yield path
 
 
 def test_threads_and_tasks_are_started_supervised_or_somebody_waits_for_them() -> None:

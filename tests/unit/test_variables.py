@@ -16,9 +16,9 @@ from fray.errors import InvalidInput
 from fray_coordinator.store.opening import open_backend, root_url
 from fray_coordinator.store.s3_access import botocore_access, plain_access
 from fray_coordinator.variables import check_for_libraries, read_variable
+from tests.support.sources import trees
 from tests.support.virtual import Cluster
 
-TOP = Path(__file__).parents[2]
 TAKEN_AS_THEY_ARE = {"PATH", "TERM", "NO_COLOR"}
 """A list of folders, and two that are compared or whose presence counts."""
 PASSED_ON = {
@@ -28,6 +28,8 @@ PASSED_ON = {
     "agents/fray_agents/tasks/shared_environ.py": "sets variables, and sets them back",
 }
 """Modules that hand on or keep values and do not use them."""
+NAMES = ("environ", "environb", "getenv", "getenvb", "envvar", "task_environ")
+"""One of these names stands in every module in which `direct_reads` finds something."""
 
 
 @pytest.mark.parametrize("text", [" value", "value\n", "\tvalue \r\n"])
@@ -167,12 +169,7 @@ def direct_reads(tree: ast.AST) -> Iterator[str]:
 
 def test_no_module_reads_a_variable_by_itself() -> None:
     own = "coordinator/fray_coordinator/variables.py"
-    folders = ("fray", "agents/fray_agents", "coordinator/fray_coordinator", "layouts/fray_layouts")
-    found = {
-        str(file.relative_to(TOP)): ast.parse(file.read_text())
-        for folder in folders
-        for file in (TOP / folder).rglob("*.py")
-    }
+    found = dict(trees(NAMES))
     assert own in found
     others = {name: tree for name, tree in found.items() if name != own and name not in PASSED_ON}
     reads = {name: places for name, tree in others.items() if (places := list(direct_reads(without_exempt(tree))))}
@@ -202,4 +199,5 @@ def without_exempt(tree: ast.AST) -> ast.AST:
 )
 def test_a_direct_read_is_found(code: str) -> None:
     assert list(direct_reads(ast.parse(code)))
+    assert any(name in code for name in NAMES)
     assert not list(direct_reads(ast.parse("os.environ['X'] = y; dict(os.environ); read_variable('X', environ)")))
