@@ -11,6 +11,7 @@ from aiohttp import web
 from multidict import CIMultiDict
 from yarl import URL
 
+from tests.support.distortions import Distortion
 from tests.support.faults import LATENCY, Fault, Plan
 from tests.support.serving import Served, serving
 
@@ -18,10 +19,11 @@ NOT_FORWARDED = {"connection", "keep-alive", "transfer-encoding", "content-lengt
 
 
 class FaultProxy:
-    """Forwards requests to `upstream`; tests may change its `plan` at any time."""
+    """Forwards requests to `upstream`; tests may change its `plan` and its `distortion` at any time."""
 
     def __init__(self, upstream: str) -> None:
         self.plan = Plan()
+        self.distortion = Distortion()
         self.served: Served
         self._upstream = upstream
         self._late: list[tuple[web.Request, bytes]] = []
@@ -66,11 +68,14 @@ class FaultProxy:
         return await self._forward(request, body)
 
     async def _forward(self, request: web.Request, body: bytes) -> web.Response:
+        if (own := self.distortion.own_answer(request)) is not None:
+            return own
         url = URL(self._upstream + request.raw_path, encoded=True)
         headers = _kept(request.headers)
         try:
             async with self._session.request(request.method, url, headers=headers, data=body or None) as answer:
-                return web.Response(status=answer.status, headers=_kept(answer.headers), body=await answer.read())
+                headers, read = _kept(answer.headers), await answer.read()
+                return self.distortion.changed(request, web.Response(status=answer.status, headers=headers, body=read))
         except aiohttp.ClientError as error:  # the server has ended
             return web.Response(status=502, text=str(error))
 

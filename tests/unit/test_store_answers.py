@@ -24,6 +24,7 @@ from fray_coordinator.store.interface import (
 from fray_coordinator.store.key_rules import MAX_RECORD_BYTES
 from fray_coordinator.store.opening import open_backend
 from fray_coordinator.store.probe import probe
+from fray_coordinator.store.s3_answers import parse_page
 from tests.support.servers import AWS, moto
 from tests.support.serving import serving
 
@@ -139,6 +140,11 @@ def test_an_answer_that_is_no_object_is_not_taken_for_one(served: tuple[str, lis
     answers.append(odd)
     with pytest.raises(Unknown):
         asyncio.run(asked(root, VERBS["get"]))
+
+
+def test_a_page_that_lacks_objects_which_it_announces_is_no_page() -> None:
+    with pytest.raises(ValueError, match="2 objects are announced, and 1 are listed"):
+        parse_page(LISTING.format(f"<KeyCount>2</KeyCount>{ROW.format('root/a')}").encode())
 
 
 def test_a_redirect_that_leads_nowhere_is_followed_once(served: tuple[str, list[Answer]]) -> None:

@@ -16,6 +16,7 @@ from fray_coordinator.store.interface import (
     ANY,
     Applied,
     Expectation,
+    Listed,
     NameAbsent,
     NotApplied,
     Object,
@@ -82,6 +83,10 @@ class Script(MemoryBackend):
 
     async def delete(self, key: str, expect: Expectation) -> None:
         self._next("delete")
+
+    async def list(self, prefix: str, after: str | None, limit: int | None, versions: bool) -> list[Listed]:
+        rows: list[Listed] = self._next("list")
+        return rows
 
     def server_offset(self) -> float | None:
         return self.offset
@@ -192,6 +197,33 @@ def test_a_change_without_an_op_is_a_mistake() -> None:
 )
 def test_outcome_of_a_delete(answers: list[object], expected: object) -> None:
     assert outcome_of(Script(*answers), lambda store: store.delete("key", "v1")) == expected
+
+
+@pytest.mark.parametrize("answers", [[Applied("v1")], [LOST, at("v1", OURS)]])
+def test_a_write_after_which_the_version_is_the_old_one_is_never_taken_for_applied(answers: list[object]) -> None:
+    backend = Script(*answers, *[at("v1", OURS)] * 30)
+    with pytest.raises(StoreUnavailable, match="the object was changed and its version was not"):
+        outcome_of(backend, put("v1"))
+    assert backend.calls[:6].count("put") == 1, "it is not sent again while others may write"
+
+
+@pytest.mark.parametrize(
+    ("keys", "is_right"),
+    [
+        (["a", "b", "c"], True),
+        (["a-b", "a/b", "a0"], True),
+        (["a/b", "a-b", "a0"], True),
+        ([], True),
+        (["b", "a"], False),
+        (["a", "a"], False),
+        (["a/b", "c", "a/c"], False),
+    ],
+)
+def test_a_listing_without_order_is_no_answer(keys: list[str], is_right: bool) -> None:
+    rows, others = [Listed(key) for key in keys], [Listed("in"), Listed("order")]
+    backend = Script(rows, others)
+    backend.local = False
+    assert asyncio.run(_await(Store(backend, FakeClock(), RandomSource(1)).list(""))) == (rows if is_right else others)
 
 
 def test_patience_ends_in_unavailable_and_says_why() -> None:

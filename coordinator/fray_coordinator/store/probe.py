@@ -158,6 +158,8 @@ async def _answered(check: Check, backend: StoreBackend, folder: str, clock: Clo
     for number in range(TRIES - 1):
         try:
             return await check(backend, f"{folder}/{number}", clock)
+        except PreconditionFailed as error:
+            return [_failure(folder, error)]
         except Refused:
             raise
         except AttemptFailed:
@@ -174,6 +176,8 @@ async def _findings(check: Check, backend: StoreBackend, folder: str, clock: Clo
 
 def _failure(folder: str, error: AttemptFailed) -> Finding:
     """The finding about a check that failed; checks that fail for one cause give the same words."""
+    if isinstance(error, PreconditionFailed):
+        return Finding("error", "a write on the version that the storage had just given was rejected", UNUSABLE_REMEDY)
     what = re.sub(rf"^{folder}/\S+: ", "", str(error))
     return Finding("error", what, "put this right, or give another root")
 

@@ -29,6 +29,8 @@ def parse_page(body: bytes) -> S3Page:
         for item in page.iter("Contents")
     ]
     token = page.findtext("NextContinuationToken", "")
+    if (count := page.findtext("KeyCount", "")).isdecimal() and int(count) > len(rows):
+        raise ValueError(f"{count} objects are announced, and {len(rows)} are listed")
     more = page.findtext("IsTruncated", str(bool(token))).lower() == "true"
     if more and not token:
         raise ValueError("the next page is not named")

@@ -9,6 +9,8 @@ arrives late changes nothing.
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from itertools import islice
+from operator import lt
 from typing import Any, TypeVar
 
 from fray_coordinator.backoff import exponential_wait
@@ -218,8 +220,13 @@ class Store:
                 raise NotApplied("the precondition failed and now holds again: the name changed meanwhile") from None
 
         async def write() -> Outcome:
+            nonlocal in_doubt
             try:
-                return await attempt()
+                outcome = await attempt()
+                if isinstance(outcome, Applied) and outcome.version == expect:
+                    in_doubt = True  # others may have overwritten it, or it may have overwritten theirs
+                    raise Unknown("the object was changed and its version was not, so no write on a version is safe")
+                return outcome
             except Refused as error:
                 if in_doubt:  # the refusal says nothing about earlier attempts
                     raise Unknown(str(error)) from error
@@ -258,7 +265,10 @@ class Store:
         """
 
         async def read() -> list[Listed]:
-            return await self._backend.list(prefix, after, limit, versions)
+            rows = await self._backend.list(prefix, after, limit, versions)
+            if not (self.local or is_in_order([row.key for row in rows])):
+                raise Unknown("the listing is not in the order of the names, so it may lack some")
+            return rows
 
         return await self._persist("list", prefix, read)
 
@@ -414,6 +424,15 @@ def outcome_of_write(current: Object | None, data: bytes, expect: Expectation, o
     if expect is ANY or expect == (ABSENT if current is None else current.version):
         return None
     return Rejected(current)
+
+
+def is_in_order(keys: Sequence[str]) -> bool:
+    """Whether keys are in the order of their UTF-8 bytes (that of texts), or folder by folder, as file systems list."""
+    return _ascends(keys) or _ascends([key.split("/") for key in keys])
+
+
+def _ascends(keys: Sequence[Any]) -> bool:
+    return all(map(lt, keys, islice(keys, 1, None)))
 
 
 def _record_in(data: bytes) -> dict[str, Any]:
