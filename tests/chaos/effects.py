@@ -34,7 +34,12 @@ class Attempt:
 
     @property
     def job(self) -> str:
-        return self.own.partition("+")[0]
+        return job_of(self.own)
+
+
+def job_of(name: str) -> str:
+    """The job in the name of a file that an attempt wrote, or of a replica."""
+    return name.partition("~")[0].partition("+")[0]
 
 
 @dataclass(slots=True)

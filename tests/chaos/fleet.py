@@ -22,6 +22,8 @@ from tests.chaos.disks import may_mount
 FRAY = Path(sys.executable).with_name("fray")
 MARK = "FRAYCHAOS"
 CORES = 6
+REFUSALS = ("it is a copy of that", "can carry no cluster, as `fray doctor` says")
+"""What an agent says that rightly refuses to join: another cluster is there, or the storage's answers are wrong."""
 
 
 @dataclass(slots=True)
@@ -126,12 +128,17 @@ class Fleet:
                 os.kill(pid, signal.SIGKILL)
 
     def troubles(self) -> list[str]:
-        """Tracebacks in the agents' logs, and agents that neither left when they were told to nor were killed."""
+        """Tracebacks in logs, and agents that neither left when told, nor were killed, nor refused rightly."""
         return [
             f"{agent.log.name}: exit code {agent.process.returncode}: {text[-3000:]}"
             for agent in self.agents
-            if "Traceback" in (text := agent.log.read_text()) or agent.process.returncode not in (0, -signal.SIGKILL)
+            if "Traceback" in (text := agent.log.read_text())
+            or agent.process.returncode not in (0, -signal.SIGKILL, *((1,) if _refused(text) else ()))
         ]
+
+
+def _refused(text: str) -> bool:
+    return any(words in text for words in REFUSALS)
 
 
 def _as_host(name: str) -> list[str]:

@@ -16,6 +16,7 @@ from fray_coordinator.errors import StoreUnavailable
 from fray_coordinator.store import file_locks
 from fray_layouts.object_keys import CoordinatorKeys
 from fray_layouts.records import ReconcilerRecord
+from tests.chaos.copier import Copier
 from tests.chaos.disks import without_rights
 from tests.chaos.effects import Window
 from tests.chaos.filelocks import freeze_in_lock
@@ -56,6 +57,7 @@ class Havoc:
     wanted: int
     rng: random.Random
     poisoner: Poisoner
+    copier: Copier
     struck: Counter[str] = field(default_factory=Counter)
     windows: list[Window] = field(default_factory=list)
     _deck: list[Blow] = field(default_factory=list)
@@ -67,6 +69,7 @@ class Havoc:
             if self.root.troubles:
                 blows.create_task(self._trouble_the_storage(ends))
             blows.create_task(self.poisoner.act(seconds / POISONED, lambda: boottime() > ends))
+            blows.create_task(self.copier.act(seconds))
             while boottime() < ends:
                 await asyncio.sleep(self.rng.uniform(0.5, 1.5) * seconds / (3 * self.wanted))
                 self._replace_the_missing()
@@ -83,7 +86,8 @@ class Havoc:
 
     def unstruck(self) -> list[str]:
         """The kinds of faults that have not had a target."""
-        return sorted(kind for kind in [*map(_name, self._kinds()), *self.root.troubles] if not self.struck[kind])
+        kinds = [*map(_name, self._kinds()), *self.root.troubles, *self.copier.kinds()]
+        return sorted(kind for kind in kinds if not (self.struck + self.copier.struck)[kind])
 
     async def _begin_blow(self, blows: asyncio.TaskGroup) -> None:
         """Start the next fault of the deck; if it has no target, or misses it, it comes again after the next one."""
@@ -241,7 +245,8 @@ class Havoc:
             self.struck[kind] += 1
             begin = boottime()
             await self.root.troubles[kind](self.rng.uniform(2, 6) * self.core.settings.beat_interval)
-            self.windows.append(Window(begin, boottime() + SETTLING))
+            if kind not in self.root.harmless:
+                self.windows.append(Window(begin, boottime() + SETTLING))
 
 
 def _name(blow: Blow) -> str:

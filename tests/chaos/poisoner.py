@@ -10,6 +10,7 @@ import os
 import random
 import shutil
 import socket
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -27,6 +28,9 @@ from tests.support.malformed_objects import Odd, odd_object, waiting_owner
 
 SPARSE = 200 * 10**9
 """Bytes that a sparse file seems to have."""
+
+HOURS = 5 * 3600.0
+"""Seconds by which the times of files are moved, as by a clock that was set."""
 
 FOLDERS = ("jobs", "agents", "inbox", "pending/default", "coordinator", "blobs", "work")
 
@@ -121,12 +125,13 @@ class Poisoner:
         self.struck["odd kind of file"] += 1
 
     def _change_metadata(self, root: Path) -> None:
-        """Change only the times of everything, like `chmod -R` and `touch`."""
+        """Change only the times of everything, like `chmod -R` and `touch`: to now, or to hours before or after."""
+        time_then = time.time() + self.rng.choice([0.0, -HOURS, HOURS])
         for path in root.rglob("*"):
             try:
                 if path.is_file() and not path.is_symlink():
                     os.chmod(path, path.stat().st_mode & 0o777)
-                    os.utime(path)
+                    os.utime(path, (time_then, time_then))
             except FileNotFoundError:  # renamed or removed meanwhile
                 continue
         self.struck["metadata changed"] += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -18,7 +19,9 @@ from msgspec.structs import replace
 from fray_coordinator.core import LOCAL_SETTINGS
 from fray_layouts.records import ClusterSettings
 from tests.chaos.disks import fill, may_mount, small_disk
+from tests.chaos.refusals import accepted
 from tests.support import servers
+from tests.support.distortions import ClockOff, Distortion, NoContinuation, OneVersion, ShortPages, Shuffled
 from tests.support.fault_proxy import FaultProxy, fault_proxy
 from tests.support.faults import Fault, Plan
 from tests.support.gcs_emulator import BUCKET
@@ -32,6 +35,9 @@ class Root:
     """Where the cluster is.
 
     Attributes:
+        troubles: everything that may happen to the storage.
+        harmless: the troubles in which heartbeats go on, so that they excuse nothing.
+        faults: promises that a trouble saw broken.
         locks: the folder of the lock files, on local files.
         lacking: the faults that are impossible on this machine, and why.
     """
@@ -40,6 +46,8 @@ class Root:
     settings: ClusterSettings
     environment: dict[str, str] = field(default_factory=dict)
     troubles: dict[str, Trouble] = field(default_factory=dict)
+    harmless: frozenset[str] = frozenset()
+    faults: list[str] = field(default_factory=list)
     locks: Path | None = None
     lacking: list[str] = field(default_factory=list)
 
@@ -85,6 +93,7 @@ def s3(folder: Path, beat: float) -> Iterator[Root]:
             await asyncio.to_thread(seaweed.start)
 
         with _bucket(seaweed.server, proxy, beat, {"server killed": restart}) as root:
+            root.troubles["one version of all objects"] = _one_version(root, proxy)
             yield root
 
 
@@ -95,6 +104,7 @@ def moto(folder: Path, beat: float) -> Iterator[Root]:
         servers.request("PUT", f"{url}/bucket")
         server = servers.Server("s3://bucket", url, "AWS_ENDPOINT_URL", tuple(servers.AWS.items()))
         with _bucket(server, proxy, beat, {"server frozen": _freezer(process)}) as root:
+            root.troubles["one version of all objects"] = _one_version(root, proxy)
             yield root
 
 
@@ -109,14 +119,28 @@ def gcs(folder: Path, beat: float) -> Iterator[Root]:
 
 KINDS = {"local": local, "s3": s3, "moto": moto, "gcs": gcs}
 
+JUMP = 5 * 3600.0
+"""Seconds by which the storage's clock jumps: more than ended jobs stay where they are, less than they are kept."""
+DISTORTIONS: dict[str, Callable[[], Distortion]] = {
+    "clock ahead": lambda: ClockOff(JUMP),
+    "clock behind": lambda: ClockOff(-JUMP),
+    "lists without order": lambda: Shuffled(random.Random(1)),
+    "lists without end": NoContinuation,
+    "lists in short pages": ShortPages,
+}
+"""Wrong answers in which heartbeats go on."""
+
 
 @contextmanager
 def _bucket(server: servers.Server, proxy: FaultProxy, beat: float, troubles: dict[str, Trouble]) -> Iterator[Root]:
     environment = {**server.environment, server.address: proxy.served.url}
     for name, plan in {"cut off": CutOff, "bad requests": lambda: Plan(rate=0.25, held_back=3)}.items():
         troubles[name] = _planned(proxy, plan)
+    for name, distortion in DISTORTIONS.items():
+        troubles[name] = _distorted(proxy, distortion)
     with mock.patch.dict(os.environ, environment):  # for this process too
-        yield Root(f"{server.root}/chaos", hasty(ClusterSettings(), beat), environment, troubles)
+        settings = hasty(ClusterSettings(), beat)
+        yield Root(f"{server.root}/chaos", settings, environment, troubles, frozenset(DISTORTIONS))
 
 
 class CutOff(Plan):
@@ -132,6 +156,35 @@ def _planned(proxy: FaultProxy, make: Callable[[], Plan]) -> Trouble:
         await asyncio.sleep(seconds)
         proxy.plan = Plan()
         await asyncio.to_thread(proxy.release)
+
+    return act
+
+
+def _distorted(proxy: FaultProxy, make: Callable[[], Distortion]) -> Trouble:
+    async def act(seconds: float) -> None:
+        proxy.distortion = make()
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            proxy.distortion = Distortion()
+
+    return act
+
+
+def _one_version(root: Root, proxy: FaultProxy) -> Trouble:
+    """Every object has the same ETag; an agent that would join meanwhile must refuse."""
+
+    async def act(seconds: float) -> None:
+        proxy.distortion = OneVersion()
+        try:
+            told, _ = await asyncio.gather(
+                accepted(["agent", "--json"], root.url, "the version that the storage had just given"),
+                asyncio.sleep(seconds),
+            )
+        finally:
+            proxy.distortion = Distortion()
+        if told:
+            root.faults.append(f"on a store with one version of all objects: {told}")
 
     return act
 

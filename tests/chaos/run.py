@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -25,7 +26,8 @@ from fray_layouts.records import JobRecord
 from fray_layouts.spec import is_gang
 from fray_layouts.spec_parsing import parse_spec
 from tests.chaos import roots
-from tests.chaos.effects import Effects, Window, in_trouble, read_effects
+from tests.chaos.copier import Copier
+from tests.chaos.effects import Effects, Window, in_trouble, job_of, read_effects
 from tests.chaos.fleet import FRAY, Fleet, marked
 from tests.chaos.havoc import Havoc
 from tests.chaos.poisoner import Poisoner
@@ -101,7 +103,8 @@ async def _run(options: Options, folder: Path, root: roots.Root, fleet: Fleet) -
     core = await open_core(root.url, root.settings)
     sightings = Sightings(core, options.peace)
     poisoner = Poisoner(core, Path(root.url) if core.store.local else None, random.Random(options.seed))
-    havoc = Havoc(core, root, fleet, sightings, options.agents, rng, poisoner)
+    copier = Copier(core, poisoner.folder, folder / "copies", random.Random(options.seed))
+    havoc = Havoc(core, root, fleet, sightings, options.agents, rng, poisoner, copier)
     planned = plan(options.jobs, 0.8 * options.seconds, options.beat, rng)
     report = Report(lacking=root.lacking)
     try:
@@ -110,9 +113,11 @@ async def _run(options: Options, folder: Path, root: roots.Root, fleet: Fleet) -
         await havoc.rage(options.seconds)
         await havoc.restore()
         await users
-        records = await _conclude(options, core, planned, fleet, sightings, poisoner, report)
+        await _stop_again(core, planned, copier)
+        records = await _conclude(options, core, planned, fleet, sightings, havoc, report)
         effects = read_effects(folder_of_effects)
-        report.faults += _wrong_attempts(effects, records, sightings.ends, havoc.windows)
+        report.faults += _wrong_attempts(effects, records, sightings.ends, havoc.windows + copier.windows, copier)
+        report.faults += root.faults + copier.faults
         report.unstruck = havoc.unstruck()
         report.lines += [_told_of_attempts(effects), *_told_of_blows(havoc, sightings, effects)]
     finally:
@@ -142,6 +147,13 @@ async def _submit(core: Core, job: Planned, effects: Path) -> None:
         await submit(core, [parse_spec(spec)])
 
 
+async def _stop_again(core: Core, planned: Sequence[Planned], copier: Copier) -> None:
+    """Stop jobs again whose stop may be gone, because somebody put their records back."""
+    for job in planned:
+        if job.kind.stopped and job.job_id in copier.touched:
+            await _persist(partial(stopping.stop, core, job.job_id, "chaos"))
+
+
 async def _persist(act: Callable[[], Awaitable[object]]) -> None:
     while True:
         try:
@@ -157,12 +169,13 @@ async def _conclude(
     planned: Sequence[Planned],
     fleet: Fleet,
     sightings: Sightings,
-    poisoner: Poisoner,
+    havoc: Havoc,
     report: Report,
 ) -> list[JobRecord]:
     """Wait until everything has ended, then check the cluster's promises; return the records of all jobs."""
     began = time.monotonic()
     deadline = began + options.peace
+    poisoner, copier = havoc.poisoner, havoc.copier
     records = await _until_all_ended(core, planned, poisoner, deadline)
     report.lines.append(f"all jobs had ended {time.monotonic() - began:.1f} s after the havoc")
     told = [problem.key for problem in await fsck.check(core)]
@@ -178,7 +191,9 @@ async def _conclude(
     report.faults += [f"a process was left: {_told(pid)}" for pid in await _until_none(fleet.mark)]
     after = await fsck.take_snapshot(core)
     report.faults += [f"{job.id} was changed after its end" for job in records if after.jobs.get(job.id) != job]
-    report.faults += wrong_outcomes(planned, records)
+    report.faults += [f"{job.id} is {job.status}" for job in records if not is_terminal(job)]
+    records = [job for job in records if copier.is_ours(job)]
+    report.faults += wrong_outcomes(planned, records, copier.spared)
     report.faults += fleet.troubles()
     command = [str(FRAY), "fsck", "--root", core.root]
     checked = await asyncio.to_thread(lambda: subprocess.run(command, capture_output=True, text=True))
@@ -239,13 +254,21 @@ def _outcomes(records: Sequence[JobRecord]) -> str:
 
 
 def _wrong_attempts(
-    effects: Effects, records: Sequence[JobRecord], ends: Sequence[End], windows: Sequence[Window]
+    effects: Effects, records: Sequence[JobRecord], ends: Sequence[End], windows: Sequence[Window], copier: Copier
 ) -> list[str]:
-    """Attempts that ran twice or beside the next one of their job, and results without the attempt's work."""
-    wrong = [f"run twice: {name}" for name in effects.doubles] + effects.losses(records)
+    """Attempts that ran twice or beside the next one of their job, and results without the attempt's work.
+
+    Jobs whose records somebody put back may run again.
+    """
+    spared = [job for job in records if copier.spared(job)]
+    repeated = {job.id for job in records} - {job.id for job in spared}
+    wrong = [f"run twice: {name}" for name in effects.doubles if job_of(name) not in repeated]
+    wrong += effects.losses(spared)
     ended, gangs = {end.agent for end in ends}, {record.id for record in records if is_gang(record.spec)}
     for earlier, later in effects.overlaps():
         # An agent that is killed or frozen extends no deadline, also in an outage; and gangs have no outage grace.
+        if later.job in repeated:
+            continue
         if earlier.agent in ended or later.job in gangs or not in_trouble(earlier, later, windows):
             seconds = earlier.last_seen - later.begun
             wrong.append(f"{later.job}: attempt {earlier.number} ran {seconds:.2f} s beside {later.number}")
@@ -258,8 +281,11 @@ def _told_of_attempts(effects: Effects) -> str:
 
 
 def _told_of_blows(havoc: Havoc, sightings: Sightings, effects: Effects) -> list[str]:
-    struck = havoc.struck + havoc.poisoner.struck
-    lines = ["blows:", *(f"  {name:<32} {count}" for name, count in sorted(struck.items()))]
+    struck = havoc.struck + havoc.poisoner.struck + havoc.copier.struck
+    put_back = havoc.copier.touched
+    again = sum(any(job_of(name) == job for name in effects.doubles) for job in put_back)
+    lines = [f"{len(put_back)} jobs may have been put back; {again} of them ran an attempt again"]
+    lines += ["blows:", *(f"  {name:<32} {count}" for name, count in sorted(struck.items()))]
     for title, times in (("detection", sightings.detected), ("recovery", sightings.recovered(effects))):
         lines += [f"seconds to {title}:", *(distribution(how, found) for how, found in sorted(times.items()))]
     return lines

@@ -24,6 +24,8 @@ from tests.support.scripted_agents import job_now, launch
 from tests.support.scripted_members import ONE_CORE, Gathering, gang, gathering, members_of, vote_all
 from tests.support.virtual import Cluster
 
+HOURS = 5 * 3600.0
+
 
 async def started(found: Gathering, **spec: Any) -> Stored[JobRecord]:
     job = await gang(found, **spec)
@@ -81,6 +83,20 @@ async def test_the_scheduler_knows_when_a_gang_may_be_given_members_again(cluste
     assert found.scheduler.due_in() == pytest.approx(again.not_before - found.core.now())
     await cluster.clock.sleep(found.scheduler.due_in())
     await found.step(reads_agents=False)
+    assert set(members_of(await job_now(found.core, again.id))) == {"a", "b"}
+    assert found.scheduler.due_in() == float("inf")
+
+
+async def test_a_gang_does_not_wait_until_a_clock_that_was_set_back_is_where_it_was(cluster: Cluster) -> None:
+    found = await gathering(cluster, "a", "b")
+    again = await lost(found, await started(found), "b")
+    ahead = [replace(past, ended_at=past.ended_at + HOURS) for past in again.history]
+    await found.core.records.change(
+        JobKeys.key(again.id),
+        JobRecord,
+        lambda now: replace(now, history=ahead, not_before=now.not_before + HOURS),
+    )
+    await found.step()
     assert set(members_of(await job_now(found.core, again.id))) == {"a", "b"}
     assert found.scheduler.due_in() == float("inf")
 

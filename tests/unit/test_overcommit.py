@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from fray_agents.agent.held import HeldLease
 from fray_agents.agent.overcommit import Overcommit
@@ -17,7 +18,7 @@ from fray_coordinator.protocol.scheduling import entry_of
 from fray_coordinator.store.interface import ANY
 from fray_layouts.index_keys import ChildKey, PendingKey
 from fray_layouts.object_keys import JobKeys
-from fray_layouts.records import JobRecord, Resources
+from fray_layouts.records import AttemptExit, JobRecord, PastAttempt, Resources
 from tests.support.members import trusted_member
 from tests.support.scripted_agents import ScriptedAgent, join, launch
 from tests.support.virtual import Cluster
@@ -120,6 +121,20 @@ async def test_children_that_cannot_be_read_and_those_that_are_tried_again_later
         await stage.core.store.delete(JobKeys.key(gone.id))
         await stage.looks()
         assert stage.claimed == [due.id]
+
+
+async def test_a_child_is_due_once_a_clock_was_set_back_after_its_last_attempt(cluster: Cluster) -> None:
+    async with on_stage(cluster, Task(CHILDREN_MARKER)) as (stage, parent):
+        child = await launch(stage.core, name="child", parent=parent.id)
+        ahead = stage.core.now() + 7200
+        past = PastAttempt(
+            attempt=1, agent="a", host="h", started_at=ahead, ended_at=ahead, exit=AttemptExit(kind="lost")
+        )
+        await stage.core.records.change(
+            JobKeys.key(child.id), JobRecord, lambda job: replace(job, history=[past], not_before=ahead + 5)
+        )
+        await stage.looks()
+        assert stage.claimed == [child.id]
 
 
 def _early(job: JobRecord | None, now: float) -> JobRecord | None:

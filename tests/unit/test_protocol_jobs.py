@@ -10,7 +10,14 @@ from hypothesis import given, strategies as st
 from msgspec.structs import replace
 
 from fray_coordinator.protocol.cascade import ChildVerdict, adopted, judge_child
-from fray_coordinator.protocol.claiming import AVOIDED_HOST_SECONDS, Skip, claim, holds_attempt, is_pending_too_long
+from fray_coordinator.protocol.claiming import (
+    AVOIDED_HOST_SECONDS,
+    SET_BACK_SECONDS,
+    Skip,
+    claim,
+    holds_attempt,
+    is_pending_too_long,
+)
 from fray_coordinator.protocol.commit import AttemptEnd, end_of_attempt, requeue_lost
 from fray_coordinator.protocol.stopping import request_stop
 from fray_coordinator.protocol.transitions import (
@@ -30,6 +37,7 @@ from fray_layouts.records import (
     JobRecord,
     JobResult,
     ParentLink,
+    PastAttempt,
     StopRequest,
 )
 from fray_layouts.spec_parsing import parse_spec
@@ -132,6 +140,15 @@ def test_a_claim_waits_for_the_back_off_and_longer_on_a_host_to_avoid() -> None:
     assert isinstance(
         claim(waiting, 1, replace(broken, since=NOW + 5 + AVOIDED_HOST_SECONDS), ChildVerdict.KEEP), JobRecord
     )
+
+
+def test_a_claim_does_not_wait_until_a_clock_that_was_set_back_is_where_it_was() -> None:
+    past = PastAttempt(attempt=1, agent="a", host="h", started_at=NOW, ended_at=NOW, exit=AttemptExit(kind="lost"))
+    waiting = job(attempt=2, not_before=NOW + 5, avoid_hosts=[ME.host], history=[past])
+    set_back = replace(ME, since=NOW - SET_BACK_SECONDS - 1)
+    assert isinstance(claim(waiting, 2, set_back, ChildVerdict.KEEP), JobRecord)
+    hosts_differ = replace(ME, since=NOW - SET_BACK_SECONDS)
+    assert claim(waiting, 2, hosts_differ, ChildVerdict.KEEP) == Skip(NOW + 5 + AVOIDED_HOST_SECONDS)
 
 
 def test_a_claimer_stops_jobs_that_waited_too_long_or_lost_their_parent() -> None:

@@ -82,6 +82,7 @@ def test_a_host_that_could_not_start_the_job_is_told_with_the_reason() -> None:
     ended = "attempt 1 ended: start-failed: the host could not start the task: uv failed on this host"
     agents = [agent("a", 4000)]
     assert why_waiting(failed, agents, NOW) == f"it is tried again in 5 s, after {ended}"
+    assert "a has room" in why_waiting(failed, agents, NOW - 100), "the storage's clock was set back"
     assert why_waiting(failed, agents, NOW + 6) == (
         "no agent can take it now: a (its host could not start the job and waits a minute for another host to take "
         f"it); {ended}"

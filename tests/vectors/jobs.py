@@ -62,6 +62,16 @@ def _claims() -> File:
         "it runs": (running(), 1, None),
         "at a later attempt": (job(attempt=2), 1, None),
         "too early": (job(not_before=NOW + 4.5), 1, None),
+        "too early, as the clock said that was set back since": (
+            job(attempt=2, not_before=NOW + 7204, history=[_past(1, NOW + 7000, NOW + 7200)]),
+            2,
+            None,
+        ),
+        "too early, by hosts whose clocks differ": (
+            job(attempt=2, not_before=NOW + 62, history=[_past(1, NOW + 50, NOW + 58)]),
+            2,
+            None,
+        ),
         "this host could not start it, 59 s ago": (job(avoid_hosts=["h2", "h1"], not_before=NOW - 59), 1, None),
         "this host could not start it, 60 s ago": (job(avoid_hosts=["h1"], not_before=NOW - 60), 1, None),
         "it has waited too long": (job(spec={"pending_timeout": 59}), 1, None),

@@ -11,6 +11,7 @@ from fray_agents.agent.held import HeldLease
 from fray_agents.agent.membership import Membership
 from fray_agents.tasks.environment import CHILDREN_MARKER, ENDPOINTS_FILE
 from fray_coordinator.errors import BadRecord
+from fray_coordinator.protocol.claiming import back_off_until
 from fray_coordinator.protocol.scheduling import entry_of
 from fray_coordinator.protocol.transitions import Status, is_terminal
 from fray_layouts.index_keys import ChildKey, PendingKey
@@ -83,7 +84,7 @@ def _parent_whose_room_it_uses(lease: HeldLease) -> str:
 
 
 def _is_due(job: JobRecord, now: float) -> bool:
-    return job.status == Status.PENDING and job.not_before <= now
+    return job.status == Status.PENDING and back_off_until(job, now) <= now
 
 
 def _has_file(lease: HeldLease, name: str) -> bool:

@@ -10,7 +10,7 @@ from fray_coordinator.jobs.closest_agents import closest_of, no_agent_in, none_c
 from fray_coordinator.jobs.why_gathering import why_gathering
 from fray_coordinator.jobs.why_in_reservation import why_in_reservation
 from fray_coordinator.jobs.why_machines import with_machines
-from fray_coordinator.protocol.claiming import avoided_until
+from fray_coordinator.protocol.claiming import avoided_until, back_off_until
 from fray_coordinator.protocol.placements.families import goes_before_kept
 from fray_coordinator.protocol.placements.hosts import Room, room_of
 from fray_coordinator.protocol.placements.owners import owner_of_job
@@ -75,7 +75,7 @@ def reasons_by_job(
             gathering = why_gathering(owner_of_job(job), live, now)
             reasons[job.id] = _too_early(job, now) or with_machines(gathering, job.spec.pool, live, machines)
             continue
-        avoided = frozenset(host for host in job.avoid_hosts if now < avoided_until(job, host))
+        avoided = frozenset(host for host in job.avoid_hosts if now < avoided_until(job, host, now))
         kept_from = _kept_from(job, keeping)
         kind = kind_of_job(job.spec), avoided, kept_from
         if kind not in kinds:
@@ -100,9 +100,9 @@ def why_stuck(job: JobRecord, live: Iterable[AgentRecord]) -> str:
 
 
 def _too_early(job: JobRecord, now: float) -> str:
-    if now >= job.not_before:
+    if now >= (until := back_off_until(job, now)):
         return ""
-    return f"it is tried again in {job.not_before - now:.0f} s, after {_last_end(job)}"
+    return f"it is tried again in {until - now:.0f} s, after {_last_end(job)}"
 
 
 def _last_end(job: JobRecord) -> str:

@@ -19,6 +19,7 @@ from fray_coordinator.placements.held_reservations import HeldReservations
 from fray_coordinator.placements.owner_table import OwnerTable, as_gang
 from fray_coordinator.placements.pool_plans import PoolPlans
 from fray_coordinator.placements.start_gate import StartGate
+from fray_coordinator.protocol.claiming import back_off_until
 from fray_coordinator.protocol.placements.assignment import Assignment, assign
 from fray_coordinator.protocol.placements.families import families_first
 from fray_coordinator.protocol.placements.hosts import HostView, has_room, host_view
@@ -85,8 +86,9 @@ class PlacementScheduler:
 
     def due_in(self) -> float:
         """Seconds until the back-off of the next failed gang is over, so that it may be given members again."""
+        now = self.core.now()
         gangs = [gang.record for stored in self._owners.forming() if (gang := as_gang(stored)) is not None]
-        waits = (gang.not_before - self.core.now() for gang in gangs)
+        waits = (back_off_until(gang, now) - now for gang in gangs)
         return min((wait for wait in waits if wait > 0.0), default=float("inf"))
 
     @property
@@ -223,7 +225,8 @@ class PlacementScheduler:
         if owner_of(stored.record).id in self._gate.set_aside:
             return False
         gang = as_gang(stored)
-        return gang is None or self.core.now() >= gang.record.not_before
+        now = self.core.now()
+        return gang is None or now >= back_off_until(gang.record, now)
 
     def _stays(self, stored: Stored[OwnerRecord]) -> bool:
         """Whether a gang should stay where it was: its start waits in any case for what still runs there."""

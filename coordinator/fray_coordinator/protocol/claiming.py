@@ -26,6 +26,10 @@ AVOIDED_HOST_SECONDS = 60.0
 """Seconds for which a host leaves a job to other hosts, after it failed to start the job: long enough for another host
 to take it, short enough that the job still runs where there is only one host."""
 
+SET_BACK_SECONDS = 60.0
+"""If a job's last attempt ended more than this in the future, the storage's clock was set back since then. All hosts
+know that clock to a few seconds."""
+
 CLAIM_RETRY_SECONDS = 60.0
 """Seconds after which an agent tries again to claim a job that it may not run yet, because the job's parent has not
 started its next attempt, the job is for other hosts, or the room is kept for an owner. None of these shows when it
@@ -76,14 +80,23 @@ def claim(
         return Skip(now + CLAIM_RETRY_SECONDS)
     if ends_before is not None and not _has_ended_by(job, now, ends_before):
         return Skip(min(ends_before, now + CLAIM_RETRY_SECONDS))
-    if now < (ready := avoided_until(job, lease.host)):
+    if now < (ready := avoided_until(job, lease.host, now)):
         return Skip(ready)
     return transition(job, Event.CLAIM, lease=lease, started_at=now)
 
 
-def avoided_until(job: JobRecord, host: str) -> float:
+def avoided_until(job: JobRecord, host: str, now: float) -> float:
     """The storage's time from which an agent of this host may claim the job; later where it could not be started."""
-    return job.not_before + (AVOIDED_HOST_SECONDS if host in job.avoid_hosts else 0.0)
+    return back_off_until(job, now) + (AVOIDED_HOST_SECONDS if host in job.avoid_hosts else 0.0)
+
+
+def back_off_until(job: JobRecord, now: float) -> float:
+    """The storage's time until which the job waits after the end of its last attempt.
+
+    If the clock was set back since that end, the job would wait as long as the clock was ahead; it does not wait then.
+    """
+    is_set_back = bool(job.history) and now < job.history[-1].ended_at - SET_BACK_SECONDS
+    return 0.0 if is_set_back else job.not_before
 
 
 def _has_ended_by(job: JobRecord, now: float, until: float) -> bool:

@@ -1,6 +1,7 @@
 // Transitions: the allowed changes of a job's record, as plain functions of it; null if one is not allowed.
 
 const HISTORY = 5;
+const SET_BACK = 60; // seconds: if an attempt ended more than this in the future, the clock was set back
 const AVOIDING = 60; // seconds that a host which could not start a job leaves it to others
 const AVOIDED = 8; // hosts that a record remembers
 const HOST_GONE = ["preempted", "stopped", "host-failed"]; // "stopped" here: the holder says so, although nobody asked for a stop
@@ -22,7 +23,9 @@ export function claim(job, attempt, parent, lease, settings) {
   if (pending_timeout && now > waitingSince(job) + pending_timeout) {
     return { write: stopped(job, `not started within its pending_timeout of ${pending_timeout} s`, "expired", now) };
   }
-  const until = Math.max(wait, (job.not_before ?? 0) + (job.avoid_hosts?.includes(lease.host) ? AVOIDING : 0));
+  const isSetBack = now < (job.history?.at(-1)?.ended_at ?? 0) - SET_BACK; // the storage's clock
+  const backOff = (job.not_before ?? 0) + (job.avoid_hosts?.includes(lease.host) ? AVOIDING : 0);
+  const until = Math.max(wait, isSetBack ? 0 : backOff);
   return until > now ? { skip: until } : { write: { ...job, status: "running", lease, started_at: now } };
 }
 
