@@ -135,9 +135,19 @@ async def test_a_process_that_only_writes_confirms_its_root_now_and_then(cluster
     assert cluster.keys() == []
 
 
-async def test_idle_agents_confirm_their_root_without_a_request(cluster: Cluster, tmp_path: Path) -> None:
-    """Their heartbeats and the pass's lease show that it is the same cluster."""
+@pytest.mark.parametrize("is_unsure_at_first", [False, True])
+async def test_idle_agents_confirm_their_root_without_a_request(
+    cluster: Cluster, tmp_path: Path, is_unsure_at_first: bool
+) -> None:
+    """Their heartbeats and the pass's lease show that it is the same cluster, however an agent's first minutes were."""
     async with agents_at(cluster, tmp_path):
+        if is_unsure_at_first:
+            for connection in cluster.connections:
+                connection.unanswered.append(("get_if_changed", "cluster.json"))
+            await asyncio.sleep(300)
+            for connection in cluster.connections:
+                assert ("put", "agents/") in [(verb, key[:7]) for verb, key in connection.asked], "it joined"
+                connection.unanswered.clear()
         await asyncio.sleep(200)
         for connection in cluster.connections:
             connection.asked.clear()

@@ -61,10 +61,11 @@ class Heartbeat:
         member.stored = written.stored
         if written.wrote:
             self._on_applied(sent, record.interval)
-            await member.core.store.confirm_root()  # from here on, to see this record confirms it
-            member.core.store.confirm_by(AgentKeys.key(member.id))
         elif heartbeat.is_fenced(record_of(written.stored)):
             member.fenced.set()
+            return
+        await member.core.store.confirm_root()  # from here on, to see this record confirms it
+        member.core.store.confirm_by(AgentKeys.key(member.id))
 
     async def run(self) -> None:
         """Beat until fenced or gone; while beats fail, for whatever reason, trust runs out as in an outage."""
