@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from fray_coordinator.protocol.transitions import TERMINAL, TRANSITIONS, Status
 from fray_layouts.index_keys import ChildKey
-from fray_layouts.object_keys import AgentKeys
+from fray_layouts.object_keys import AgentKeys, CoordinatorKeys
 from fray_layouts.records import ClusterSettings, JobRecord, KeptOutputs
 from fray_layouts.states import ExitKind
 from fray_layouts.work_keys import WorkKeys
@@ -198,6 +198,8 @@ def a_holder_promises_to_beat_often(w: Watching, c: Change) -> None:
     job = c.after
     if job is None or job.status != Status.RUNNING or (c.before is not None and c.before.status == Status.RUNNING):
         return
+    if CoordinatorKeys.reconciler in w.world.strangers.overwritten:
+        return  # it may have told of so large a fleet that every agent beats rarely
     holder = w.agents.get(job.lease.agent)
     if holder is not None and holder.state == "live" and holder.interval >= ClusterSettings().idle_beat_interval:
         message = f"{job.id} was claimed by {holder.id}, whose record promises a beat every {holder.interval:.0f} s"
