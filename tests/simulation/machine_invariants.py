@@ -87,10 +87,6 @@ class MachineWatch(Stage):
         self._unrecorded: dict[str, float] = {}
         self._strangers = Participant("stranger")
 
-    def later(self, delay: float, act: Callable[..., object], *args: Any) -> None:
-        """Call a function after a while, even if its caller is gone by then."""
-        self._in(delay, act, *args)
-
     def advance(self, until: float) -> None:
         """Let time pass, and check the invariants now and then."""
         while self.loop.now < until:
@@ -107,7 +103,10 @@ class MachineWatch(Stage):
             self.odd |= {found[1]} if odd else set()
 
     def overwrite(self, key: str, body: bytes | None) -> None:
-        """Let a stranger overwrite or remove an object."""
+        """Let a stranger overwrite or remove an object, once it is there."""
+        if self.storage.strange is not None:
+            self.later(5.0, self.overwrite, key, body)
+            return
         backend = self.storage.backend
         act = backend.delete(key, ANY) if body is None else backend.put(key, body, ANY)
         self.note("stranger", "overwrites" if body is not None else "removes", key)

@@ -11,9 +11,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from fray_agents.provisioning import pool_run, scaler
+from fray_coordinator.protocol.cluster_identity import why_not_here
 from fray_coordinator.protocol.scaling import machines, planning
 from fray_coordinator.protocol.scaling.provisioning import account_of
-from tests.simulation.broken_code import Swap, Variants
+from tests.simulation.broken_code import Swap, Variants, everywhere
 from tests.simulation.machine_provider import Service
 
 VARIANTS = Variants()
@@ -39,6 +40,12 @@ def strangers_stay() -> list[Swap]:
 def machines_without_a_record_go() -> list[Swap]:
     """A machine whose record is missing is taken for one that is gone, and deleted."""
     return [(machines, "_is_left_over", lambda view, listed: True)]
+
+
+@variant
+def a_copy_of_a_root_is_scaled() -> list[Swap]:
+    """Who opens a copy of a root works with it as if it were the cluster."""
+    return everywhere(why_not_here, lambda settings, address, root: "")
 
 
 @variant

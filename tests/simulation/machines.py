@@ -31,8 +31,9 @@ from fray_agents.provisioning.provider import ProviderError
 from fray_agents.provisioning.scaler import Scaler
 from fray_coordinator.clock import RandomSource
 from fray_coordinator.core import Core, core_on
-from fray_coordinator.errors import StoreError
+from fray_coordinator.errors import RootMismatch, StoreError
 from fray_coordinator.protocol.scaling.scope import ScalingScope
+from fray_coordinator.store.memory import MemoryBackend, MemoryContents
 from fray_coordinator.store.store import Store
 from fray_layouts.machine_keys import MachineKeys
 from fray_layouts.records import ClusterSettings, ProvisioningSpec, SliceMember
@@ -46,10 +47,13 @@ from tests.simulation.machine_provider import STRANGER, Account, SimulatedProvid
 from tests.simulation.machine_users import MachineUsers
 from tests.simulation.machine_variants import VARIANTS
 from tests.simulation.network import StoreConnection
+from tests.simulation.strange_roots import StrangeRoots
 from tests.support.fake_tasks import fake
 from tests.support.malformed_objects import odd_body
 
 STORM = 600.0
+COPY_RUNS = 30
+"""Runs of the scaler over the pools of a copy of the root, if it may run there at all."""
 STRAYS_GO = 200.0
 """Virtual seconds between two looks of people at the stray machines in the calm."""
 
@@ -110,6 +114,8 @@ class MachineWorld(MachineWatch):
         self._again_and_again(trouble.damage_every, self._damage)
         self._again_and_again(trouble.restore_every, self._restore_later)
         self._again_and_again(300.0, self.providers[SINGLES].add_stranger)
+        StrangeRoots(self, 0.8 * STORM, lambda begin, end: self.outages.append((begin, end)))
+        self._in(random.Random(f"copy {self.seed_number}").uniform(0.1, 0.9) * STORM, self._copy_root)
         self.advance(STORM)
 
     def _calm(self) -> None:
@@ -209,6 +215,25 @@ class MachineWorld(MachineWatch):
         self.spawn(owner, live())
         if self.stormy:
             self.later(self.draw.uniform(0, 120), self.meet, owner, "crash")
+
+    def _copy_root(self) -> None:
+        """Copy all objects elsewhere, and scale the pools of the copy, as somebody does who tries something out."""
+        owner, contents, clock = self.newcomer("copier"), MemoryContents(), HostClock(self.loop)
+        for key, found in self.storage.contents.objects.items():
+            contents.set(key, found)
+        self.note(owner.name, "copies the root", f"{len(contents.objects)} objects")
+
+        async def scale() -> None:
+            rng = RandomSource(f"copy {self.seed_number}")
+            store = Store(MemoryBackend("memory://copy", contents, clock), clock, rng)
+            with suppress(RootMismatch):
+                core = await core_on(store, None, clock, rng)
+                scaler = Scaler(core, owner.name, ScalingScope(every=True), open_provider=self._open_provider)
+                for _ in range(COPY_RUNS):
+                    await scaler.run_once()
+                    await clock.sleep(core.settings.pass_interval)
+
+        self.spawn(owner, scale())
 
     def newcomer(self, name: str) -> Participant:
         """Add a participant with a name of its own."""

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from email.utils import formatdate
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -40,6 +40,8 @@ T = TypeVar("T")
 
 CLIENT_TIMEOUT = 20.0
 Written = Callable[[str, Object | None, Object | None, Participant], None]
+Answered = Callable[[], Any]
+"""Lets a request land: what it returns or raises is the storage's answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,8 @@ class Storage:
 
     Attributes:
         on_write: called at every change with the key, the object before and after, and the sender.
+        strange: what is at the root instead of the contents for now: another cluster, or nothing. None: the contents.
+        strange_since: when that began. on_strange_write: called at every change of it, also with the time of sending.
         down_until: end of an outage for everybody.
         unwritable: areas that can only be read, and until when; "" is all of them.
         refusals: bursts of refusals, some of which may be over.
@@ -75,8 +79,11 @@ class Storage:
         self.owner = Participant("storage")
         self.contents = MemoryContents()
         self.clock = HostClock(loop)
-        self.backend = LimitedMemory("memory://sim", self.contents, self.clock)
+        self.backend = self._own = LimitedMemory("memory://sim", self.contents, self.clock)
         self.on_write = on_write
+        self.strange: MemoryContents | None = None
+        self.strange_since = 0.0
+        self.on_strange_write: Callable[[str, Participant, float], None] = lambda key, sender, sent: None
         self.down_until = 0.0
         self.unwritable: dict[str, float] = {}
         self.refusals: list[Refusal] = []
@@ -86,19 +93,28 @@ class Storage:
         self.operations = 0
         self.faults: Counter[str] = Counter()
 
-    def perform(self, key: str, act: Callable[[], Coroutine[Any, Any, T]], sender: Participant) -> T:
-        """Perform a request now; raises `AttemptFailed` with the storage's answer."""
+    def turn_to(self, strange: MemoryContents | None) -> None:
+        """Put something else in the place of the contents, or put these back."""
+        self.strange, self.strange_since = strange, self.loop.now
+        self.backend = self._own if strange is None else LimitedMemory(self._own.root, strange, self.clock)
+
+    def perform(self, key: str, act: Callable[[], Coroutine[Any, Any, T]], sender: Participant, sent: float) -> T:
+        """Perform a request of that time now; raises `AttemptFailed` with the storage's answer."""
         self.operations += 1
-        before = self.contents.objects.get(key)
+        there = self.contents if self.strange is None else self.strange
+        before = there.objects.get(key)
         answer = at_once(act())
-        after = self.contents.objects.get(key)
-        if after is not before:
+        after = there.objects.get(key)
+        if after is not before and there is self.contents:
             self.on_write(key, before, after, sender)
+        elif after is not before:
+            self.on_strange_write(key, sender, sent)
         return answer
 
     def heal(self) -> None:
         """End all outages, but remember them, because their effects may come later."""
         now = self.loop.now
+        self.turn_to(None)
         self.down_until = min(self.down_until, now)
         self.unwritable = {area: min(until, now) for area, until in self.unwritable.items()}
         self.refusals = [replace(one, until=min(one.until, now)) for one in self.refusals]
@@ -164,15 +180,24 @@ class StoreConnection:
         self.asked: dict[str, float] = {}
         self._storage = storage
         self._owner = owner
+        self._opened_at = storage.loop.now
         self._told = ServerClock(clock)
         self._draw = random.Random(storage.draw.getrandbits(64))
-        self._backend = storage.backend
         self.suffer(rates)
 
     def suffer(self, rates: Rates | None) -> None:
         """Give requests these faults from now on."""
         self.rates = rates
         self._table = rates.table() if rates else []
+
+    @property
+    def _backend(self) -> LimitedMemory:
+        return self._storage.backend
+
+    @property
+    def _is_a_newcomer(self) -> bool:
+        """Whether it was opened while another cluster is at the root: people let it wait, instead of joining that."""
+        return self._storage.strange is not None and self._opened_at >= self._storage.strange_since
 
     # --- the verbs of a backend
 
@@ -217,23 +242,24 @@ class StoreConnection:
         self.asked[key] = storage.loop.now
         sent = self._told.wall()
         out, back = 0.002 + 0.05 * draw() * draw(), 0.002 + 0.05 * draw() * draw()
-        if storage.loop.now < max(storage.down_until, self.cut_until):
-            self._unreachable(key, act, answer, writes)
+        land = partial(storage.perform, key, act, self._owner, storage.loop.now)
+        if storage.loop.now < max(storage.down_until, self.cut_until) or self._is_a_newcomer:
+            self._unreachable(land, answer, writes)
         elif why := storage.refusal(verb, key, self._owner):
             storage.faults[f"refused: {why}"] += 1
             storage.later(out + back, _fail, answer, Refused(why))
         elif writes and not storage.is_writable(area):
             storage.faults["unwritable"] += 1
-            self._draw.choice([self._fail_before, self._too_many])(key, act, answer, out, back, writes)
+            self._draw.choice([self._fail_before, self._too_many])(land, answer, out, back, writes)
         else:
             fault = self._fault()
             if self.rates and (writes or self._draw.random() < 0.2):
                 self._meet_fate(self.rates, out, back)
             if fault is None:
-                storage.later(out, self._land, key, act, answer, back)
+                storage.later(out, self._land, land, answer, back)
             else:
                 storage.faults[fault] += 1
-                getattr(self, f"_{fault}")(key, act, answer, out, back, writes)
+                getattr(self, f"_{fault}")(land, answer, out, back, writes)
         about = " about a job" if area in ("jobs", "work", "blobs") else ""
         self.mishap(f"request{about}")
         result, told = await answer
@@ -255,78 +281,78 @@ class StoreConnection:
             moment = self._draw.choice([out * 0.5, out + back * 0.5, out + back + 1e-6, out + back + 0.02])
             self._storage.later(moment, self.fate, "crash" if drawn < rates.crash else "freeze")
 
-    def _land(self, key: str, act: Any, answer: Any, back: float) -> None:
+    def _land(self, land: Answered, answer: Any, back: float) -> None:
         """Perform the request and answer it."""
         try:
-            result = self._storage.perform(key, act, self._owner)
+            result = land()
         except AttemptFailed as failed:
             self._storage.later(back, _fail, answer, failed)
         else:
             self._storage.later(back, _tell, answer, (result, self._storage.clock.wall()))
 
-    def _silently(self, key: str, act: Any) -> None:
+    def _silently(self, land: Answered) -> None:
         """Perform the request without an answer."""
         try:
-            self._storage.perform(key, act, self._owner)
+            land()
         except AttemptFailed:
             return
 
-    def _late(self, key: str, act: Any, after: float, writes: bool) -> None:
+    def _late(self, land: Answered, after: float, writes: bool) -> None:
         if writes:
-            self._storage.later(after + self._how_late(), self._silently, key, act)
+            self._storage.later(after + self._how_late(), self._silently, land)
 
     def _how_late(self) -> float:
         """A delay that is mostly short, but now and then as long as possible."""
         latest, draw = self._storage.latest, self._draw
         return draw.uniform(0, latest) if draw.random() < 0.3 else min(latest, draw.expovariate(1 / 15))
 
-    def _unreachable(self, key: str, act: Any, answer: Any, writes: bool) -> None:
+    def _unreachable(self, land: Answered, answer: Any, writes: bool) -> None:
         """Refuse the request at once, or let it time out; a few of these land when the connection is back."""
         self._storage.faults["unreachable"] += 1
         wait = self._draw.choice([0.01, 0.5, 5.0, CLIENT_TIMEOUT])
         self._storage.later(wait, _fail, answer, Unknown("no connection to the storage"))
         if wait == CLIENT_TIMEOUT and self._draw.random() < 0.2:
-            self._late(key, act, wait, writes)
+            self._late(land, wait, writes)
 
-    def _fail_before(self, key: str, act: Any, answer: Any, out: float, back: float, writes: bool) -> None:
+    def _fail_before(self, land: Answered, answer: Any, out: float, back: float, writes: bool) -> None:
         self._storage.later(out + back, _fail, answer, Unknown("503, not applied"))
 
-    def _applied_then_error(self, key: str, act: Any, answer: Any, out: float, back: float, writes: bool) -> None:
-        self._storage.later(out, self._silently, key, act)
+    def _applied_then_error(self, land: Answered, answer: Any, out: float, back: float, writes: bool) -> None:
+        self._storage.later(out, self._silently, land)
         self._storage.later(out + back, _fail, answer, Unknown("503, applied"))
 
-    def _applied_then_dropped(self, key: str, act: Any, answer: Any, out: float, back: float, writes: bool) -> None:
-        self._storage.later(out, self._silently, key, act)
+    def _applied_then_dropped(self, land: Answered, answer: Any, out: float, back: float, writes: bool) -> None:
+        self._storage.later(out, self._silently, land)
         wait = self._draw.choice([0.0, 1.0, CLIENT_TIMEOUT])
         self._storage.later(out + back + wait, _fail, answer, Unknown("the connection broke"))
 
-    def _applied_late(self, key: str, act: Any, answer: Any, out: float, back: float, writes: bool) -> None:
+    def _applied_late(self, land: Answered, answer: Any, out: float, back: float, writes: bool) -> None:
         wait = out + back + self._draw.choice([0.0, 1.0, CLIENT_TIMEOUT])
         self._storage.later(wait, _fail, answer, Unknown("504"))
-        self._late(key, act, wait, writes)
+        self._late(land, wait, writes)
 
-    def _twice(self, key: str, act: Any, answer: Any, out: float, back: float, writes: bool) -> None:
+    def _twice(self, land: Answered, answer: Any, out: float, back: float, writes: bool) -> None:
         """Perform the request twice; the sender gets the first or the second answer."""
         again = out + (self._how_late() if self._draw.random() < 0.3 else self._draw.uniform(0, 0.2))
         hears_first = self._draw.random() < 0.5 or again > CLIENT_TIMEOUT
         if hears_first:
-            self._storage.later(out, self._land, key, act, answer, back)
+            self._storage.later(out, self._land, land, answer, back)
             if writes:
-                self._storage.later(again, self._silently, key, act)
+                self._storage.later(again, self._silently, land)
         else:
-            self._storage.later(out, self._silently, key, act)
-            self._storage.later(again, self._land, key, act, answer, back)
+            self._storage.later(out, self._silently, land)
+            self._storage.later(again, self._land, land, answer, back)
 
-    def _conflict(self, key: str, act: Any, answer: Any, out: float, back: float, writes: bool) -> None:
+    def _conflict(self, land: Answered, answer: Any, out: float, back: float, writes: bool) -> None:
         self._storage.later(out + back, _fail, answer, NotApplied("409"))
 
-    def _too_many(self, key: str, act: Any, answer: Any, out: float, back: float, writes: bool) -> None:
+    def _too_many(self, land: Answered, answer: Any, out: float, back: float, writes: bool) -> None:
         self._storage.later(out + back, _fail, answer, NotApplied("429", after=self._draw.uniform(0.1, 2.0)))
 
-    def _slow(self, key: str, act: Any, answer: Any, out: float, back: float, writes: bool) -> None:
+    def _slow(self, land: Answered, answer: Any, out: float, back: float, writes: bool) -> None:
         """Answer late: some answers come after the sender gave up."""
         delay = min(0.2 * self._draw.paretovariate(0.9), self._storage.latest)
-        self._storage.later(delay, self._land, key, act, answer, back)
+        self._storage.later(delay, self._land, land, answer, back)
         self._storage.later(CLIENT_TIMEOUT, _fail, answer, Unknown("no answer in time"))
 
     def _from_the_future(self, data: bytes) -> bytes:

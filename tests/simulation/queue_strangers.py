@@ -94,7 +94,7 @@ class QueueStrangers:
         storage = self._world.storage
         put = storage.backend.put(key, body, ANY if replaces else ABSENT)
         try:
-            storage.perform(key, lambda: put, self.owner)
+            storage.perform(key, lambda: put, self.owner, storage.loop.now)
         except AttemptFailed:
             self.odd.pop(key, None)
             return

@@ -105,6 +105,10 @@ class Stage:
         """Note an error of a task that nobody awaited."""
         raise NotImplementedError
 
+    def later(self, delay: float, act: Callable[..., object], *args: Any) -> None:
+        """Call a function after a while, even if its caller is gone by then."""
+        self._in(delay, act, *args)
+
     def _in(self, delay: float, act: Callable[..., object], *args: Any) -> None:
         self.loop.call_later(delay, act, *args, context=self.owner.context())
 

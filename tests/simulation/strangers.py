@@ -279,7 +279,7 @@ class Strangers:
 
     def _send(self, key: str, act: Callable[[], Any]) -> None:
         try:
-            self.world.storage.perform(key, act, self.owner)
+            self.world.storage.perform(key, act, self.owner, self.world.loop.now)
         except AttemptFailed:
             return
 

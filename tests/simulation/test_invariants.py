@@ -19,6 +19,8 @@ from fray_coordinator.errors import StoreRefused
 from fray_coordinator.fsck import Problem
 from fray_coordinator.protocol.scheduling import entry_of
 from fray_coordinator.protocol.transitions import Status
+from fray_coordinator.store.interface import ANY
+from fray_coordinator.store.memory import MemoryContents
 from fray_layouts.records import (
     AgentRecord,
     EndpointRecord,
@@ -46,6 +48,7 @@ from tests.simulation.loop import Participant
 from tests.simulation.machine_breaches import BREACHES as MACHINE_BREACHES
 from tests.simulation.queues import QueueWorld
 from tests.simulation.stage import Stage
+from tests.simulation.strange_roots import StrangeRoots
 from tests.simulation.strength import VARIANTS, WORLDS, Catch, by_rule, by_test, heading
 from tests.simulation.watching import Change
 from tests.simulation.work import drawn_spec
@@ -235,8 +238,19 @@ def a_job_is_dropped() -> None:
             calm.check_services(world)
 
 
+def a_write_lands_in_another_cluster() -> None:
+    world = World(0)
+    world.connections[HERE] = mock.Mock()
+    StrangeRoots(world, 0.0, lambda begin, end: None)
+    world.storage.turn_to(MemoryContents())
+    put = world.storage.backend.put("jobs/quick-1.json", b"{}", ANY)
+    world.storage.perform("jobs/quick-1.json", lambda: put, HERE, sent=1e3)
+    raise_what_broke(world)
+
+
 SHOWN: dict[str, Callable[[], None]] = (
     {
+        "nobody works in another cluster": a_write_lands_in_another_cluster,
         "only transitions of the table": a_pending_job_succeeds,
         "nothing leaves a terminal state": a_job_that_ended_runs_again,
         "a deleted name is never born again": a_deleted_job_is_back,

@@ -16,7 +16,7 @@ from fray_coordinator.jobs.claiming import Claimed, NotClaimed
 from fray_coordinator.persist import persist
 from fray_coordinator.protocol import commit, retries, scheduling, stopping
 from fray_coordinator.protocol.transitions import Status
-from fray_coordinator.store import store as store_module
+from fray_coordinator.store import root_watch, store as store_module
 from fray_coordinator.store.interface import (
     ANY,
     Applied,
@@ -332,3 +332,22 @@ def outputs_are_named_after_the_job() -> list[Swap]:
     """All attempts put their outputs under one name, which keeps the first."""
     real = work_keys.WorkKeys.outputs
     return [(work_keys.WorkKeys, "outputs", staticmethod(lambda job, attempt, replica: real(job, 1, replica)))]
+
+
+# --- the root
+
+
+@variant
+def the_identity_of_the_root_is_not_compared() -> list[Swap]:
+    """Who finds another cluster at the root, or none, goes on with what is there."""
+    return [(root_watch, "why_lost", lambda known, found, root: "")]
+
+
+@variant
+def the_root_is_not_confirmed_where_it_matters() -> list[Swap]:
+    """Claims, submissions and conclusions from what is missing rely on a confirmation of the last half minute."""
+
+    async def nothing(self: store_module.Store) -> None:
+        return
+
+    return [(store_module.Store, "confirm_root", nothing)]

@@ -34,6 +34,7 @@ from tests.simulation.network import StoreConnection
 from tests.simulation.patches import replaced
 from tests.simulation.reports import Reports
 from tests.simulation.scenario import SHARES, STRANGE, USUAL, People, Perils, Scenario
+from tests.simulation.strange_roots import StrangeRoots
 from tests.simulation.strangers import Strangers
 from tests.simulation.tasks import HostTask
 from tests.simulation.users import User
@@ -117,6 +118,7 @@ class World(Reports):
         self._again_and_again(plan.once_every, self._run_once)
         self._again_and_again(self.perils.stranger_every, self.strangers.act)
         self._again_and_again(self.perils.refuse_every, self._refuse)
+        StrangeRoots(self, plan.storm, lambda begin, end: self._outages.append((begin, end, "all")))
         while self.loop.now < plan.storm:
             self.loop.advance(min(self.loop.now + SWEEP, plan.storm))
             self._sweep()

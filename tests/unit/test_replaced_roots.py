@@ -24,7 +24,7 @@ from fray_layouts.object_keys import AgentKeys
 from fray_layouts.records import Doorbell, Resources
 from fray_layouts.spec_parsing import parse_spec
 from tests.support.fake_tasks import fake
-from tests.support.scripted_agents import launch
+from tests.support.scripted_agents import join, launch
 from tests.support.virtual import Cluster
 
 HOST = Resources(cpu=4000, memory=2**33, disk=2**33)
@@ -118,6 +118,24 @@ async def test_clients_do_not_conclude_that_jobs_are_gone_and_write_nothing(clus
         await waiting
     cluster.replace(ours)
     assert (await read_job(user, job)).record.id == job
+
+
+async def test_a_claim_right_after_a_confirmation_takes_no_job_of_another_cluster(cluster: Cluster) -> None:
+    agent = await join(cluster, "a")
+    await strange_cluster(cluster)
+    strange = dict(cluster.contents.objects)
+    agent.core.store.root_confirmed()
+    with pytest.raises(StoreUnavailable, match="another cluster"):
+        await agent.try_claim()
+    assert cluster.contents.objects == strange
+
+
+async def test_nobody_is_told_of_a_job_that_was_written_into_another_cluster(cluster: Cluster) -> None:
+    user = await cluster.core()
+    await strange_cluster(cluster)
+    user.store.root_confirmed()
+    with pytest.raises(StoreUnavailable, match="another cluster"):
+        await launch(user)
 
 
 async def test_a_process_that_only_writes_confirms_its_root_now_and_then(cluster: Cluster) -> None:

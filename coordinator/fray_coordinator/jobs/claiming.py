@@ -62,7 +62,7 @@ async def try_claim(
         ends_before: as in `claim`.
     Raises:
         BadRecord: the job's or its parent's record cannot be read, or the store answers others but not for that record.
-        StoreUnavailable: unresolved: the claim may have been applied, or may yet be. The agent must keep listing it
+        StoreUnavailable: unresolved, also if the root holds another cluster now: the claim may have been applied, or may yet be. The agent must keep listing it
             and call this again with `in_doubt`, until it returns.
     """
     rejections, fenced = 0, not in_doubt
@@ -84,6 +84,7 @@ async def try_claim(
             if fenced or wanted.until is None:
                 return NotClaimed(wanted.until, rejections)
             wanted, fenced = current.record, True  # a new version, so that the earlier write, if still under way, fails
+        await core.store.confirm_root()  # after the read: a version that was read in another cluster is not written on
         written = await core.records.write(current.key, JobRecord, wanted, current)
         if written.wrote and is_terminal(wanted):
             await pending_index.delete_entry(core, entry)

@@ -16,7 +16,8 @@ finds that its record is gone, kills its tasks, joins the new cluster and runs i
 under one of them. Names and labels of machines, and the keys of calls, derive from the identity, so a copy that was
 adopted, or whose `cluster.json` was changed by hand, has others. A process that is at work confirms that `cluster.json`
 has the identity which it opened: when an object that it knew is gone, when the doorbell of its pool names another
-cluster, and before a write if it has not confirmed that for `CONFIRMED_SECONDS`. If another identity is there, or none,
+cluster, before a write if it has not confirmed that for `CONFIRMED_SECONDS`, between the read and the write of a claim,
+and before it tells of a submission. If another identity is there, or none,
 every request counts as not answered until the cluster is back, so tasks run on as in any outage. An agent that writes
 its own record on a version of it, or has just done so, needs no further confirmation, nor does one that has just read
 its own name in the lease of a role: ids are used once, so no other cluster has these records.

@@ -394,7 +394,7 @@ class Store:
         Only a write of data shows that writes work: even on a full disk, deletes and rejections work as usual.
         """
         reads = verb in READ_VERBS
-        if self._watch is not None and self._watch.lost:
+        if self._watch is not None and self._watch.must_confirm(not reads):
             return False
         if self._answered[reads] <= since:
             with suppress(AttemptFailed):
