@@ -1,6 +1,7 @@
-"""Roots at which another cluster is for a while, or none: somebody moves a root away and makes a new one, or empties it.
+"""Roots at which another cluster is for a while, or none: somebody moves a root away and makes a new one, or empties
+it; then the old root comes back.
 
-Then the old root comes back. For those at work, that was an outage: they have done nothing in the other cluster.
+For those at work, that was an outage: they have done nothing in the other cluster.
 """
 
 from __future__ import annotations

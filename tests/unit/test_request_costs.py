@@ -19,9 +19,11 @@ from fray_agents.agent.agent import Agent, AgentOptions
 from fray_agents.agent.claimer import IDLE_POLL
 from fray_agents.provisioning.scaler import Scaler
 from fray_coordinator.core import Core, open_core
+from fray_coordinator.errors import BadRecord
 from fray_coordinator.jobs import doorbell, pending_index
 from fray_coordinator.jobs.submission import submit
 from fray_coordinator.jobs.waiting import wait_for
+from fray_coordinator.protocol import reconciler_lease
 from fray_coordinator.protocol.scaling.listed import ListedMachine, ListedState
 from fray_coordinator.protocol.scaling.scope import ScalingScope
 from fray_coordinator.protocol.scheduling import entry_of
@@ -400,6 +402,26 @@ async def test_a_job_whose_ring_was_lost_in_a_quiet_cluster_starts_after_the_nex
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     assert 40 < took < 1.2 * (60 + IDLE_POLL)
+
+
+async def test_a_cluster_is_quiet_again_after_a_pass_in_which_the_index_could_not_be_listed(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user, _ = await _cloud_core(cluster)
+    core, _ = await _cloud_core(cluster)
+    agent = Agent(core, AgentOptions(capacity=HOST, work_dir=tmp_path))
+    running = asyncio.create_task(agent.run())
+    await asyncio.sleep(4 * CALM)
+    with monkeypatch.context() as odd:
+        odd.setattr(Repair, "look_at_index", look := AsyncMock(side_effect=BadRecord("pending/ cannot be listed")))
+        await asyncio.sleep(90)
+    assert look.await_count
+    await asyncio.sleep(4 * CALM)
+    lease = record_of(await user.records.read(CoordinatorKeys.reconciler, ReconcilerRecord))
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert lease is not None
+    assert (lease.problems, reconciler_lease.is_quiet(lease, user.settings)) == ({}, True)
 
 
 async def _next_pass(user: Core) -> None:

@@ -62,8 +62,8 @@ async def try_claim(
         ends_before: as in `claim`.
     Raises:
         BadRecord: the job's or its parent's record cannot be read, or the store answers others but not for that record.
-        StoreUnavailable: unresolved, also if the root holds another cluster now: the claim may have been applied, or may yet be. The agent must keep listing it
-            and call this again with `in_doubt`, until it returns.
+        StoreUnavailable: unresolved, or the root holds another cluster now: the claim may have been applied, or may
+            yet be. The agent must keep listing it and call this again with `in_doubt`, until it returns.
     """
     rejections, fenced = 0, not in_doubt
     current = await _read(core, entry.job, in_doubt)

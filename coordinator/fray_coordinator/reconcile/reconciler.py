@@ -281,7 +281,7 @@ class Reconciler:
                 AgentKeys.area,
                 UNREAD_AGENTS,
                 InboxKeys.area,
-                PendingKey.area,
+                *([PendingKey.area] if self.is_quiet else []),
                 *(dead.key for dead in unreaped),
             ]
         )
