@@ -270,6 +270,8 @@ class DoctorKeys:
     area = "doctor/"
     clock = "doctor/clock"
     """An object that never exists: a read of it gives the storage's time, and shows that the root may be read."""
+    conditions = "doctor/conditions"
+    """An object that only ever is written on a version which it never had: if that works, the storage is unsafe."""
     written = "doctor/written"
     """An object that exists for a moment: if it can be written, another write's failure is not the storage's."""
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from fray_agents.agent.agent import Agent, AgentOptions
+from fray_agents.agent.heartbeat import BEATS_PER_CHECK
 from fray_coordinator.core import Core
 from fray_coordinator.errors import StoreUnavailable
 from fray_coordinator.jobs import doorbell
@@ -18,8 +19,8 @@ from fray_coordinator.jobs.submission import submit
 from fray_coordinator.jobs.waiting import wait_for
 from fray_coordinator.protocol.cluster_identity import CONFIRMED_SECONDS
 from fray_coordinator.protocol.transitions import Status
-from fray_coordinator.store.interface import ABSENT, Object
-from fray_coordinator.store.memory import MemoryContents
+from fray_coordinator.store.interface import ABSENT, ANY, Object
+from fray_coordinator.store.memory import MemoryBackend, MemoryContents
 from fray_layouts.object_keys import AgentKeys
 from fray_layouts.records import Doorbell, Resources
 from fray_layouts.spec_parsing import parse_spec
@@ -190,3 +191,22 @@ async def test_the_bell_names_the_cluster(cluster: Cluster) -> None:
     bell = await user.records.read("pools/default/doorbell", Doorbell)
     assert bell is not None
     assert bell.record.cluster == user.settings.cluster_id
+
+
+async def test_agents_stop_in_a_storage_that_ignores_conditions_and_go_on_once_it_keeps_them(
+    cluster: Cluster, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put = MemoryBackend.put
+    user = await cluster.core(local=False)
+    async with agents_at(cluster, tmp_path) as agents:
+        await asyncio.sleep(20)
+        monkeypatch.setattr(MemoryBackend, "put", lambda self, key, data, expect: put(self, key, data, ANY))
+        await asyncio.sleep((BEATS_PER_CHECK + 5) * user.settings.idle_beat_interval)
+        assert "the storage applied a write on a version that the object does not have" in caplog.text
+        assert not any(agent.member.trusts() for agent in agents)
+        assert "doctor/conditions" not in cluster.contents.objects
+        monkeypatch.setattr(MemoryBackend, "put", put)
+        await asyncio.sleep(120)
+        assert all(agent.member.trusts() for agent in agents)
+        job = (await launch(user)).id
+        assert (await wait_for(user, [job], 600.0))[job].status == Status.SUCCEEDED

@@ -31,6 +31,10 @@ LONGEST_PAUSE = 8.0
 """Longest pause in seconds before a beat that failed is tried again; the pauses grow to this from the shortest time in
 which a bucket accepts another write of the record."""
 
+BEATS_PER_CHECK = 40
+"""Beats after which the agent tries whether the storage still keeps conditions, for example behind a new proxy. A busy
+agent tries every three minutes, an idle one, which claims nothing meanwhile, every 40; each write more is one in 40."""
+
 
 @dataclass(slots=True)
 class Heartbeat:
@@ -46,6 +50,7 @@ class Heartbeat:
     on_mail: Callable[[], None]
     _last_send: float = 0.0
     _mail_taken: bool = False
+    _unchecked: int = 0
 
     async def register(self) -> None:
         """Create the agent's record; before that it may claim nothing. Raises StoreError: call again."""
@@ -162,6 +167,9 @@ class Heartbeat:
             member.request_beat()
             return
         self._on_applied(sent, interval)
+        self._unchecked += 1
+        if self._unchecked >= BEATS_PER_CHECK and await member.core.store.check_conditions(stored.version):
+            self._unchecked = 0
         member.problems.told = frozenset(problems)
         member.core.store.root_confirmed()
         self.on_listed(listed)

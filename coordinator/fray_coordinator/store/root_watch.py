@@ -1,22 +1,34 @@
-"""Whether an open root still holds the cluster that was opened: if not, every request counts as not answered.
+"""Whether an open root still holds the cluster that was opened, and keeps conditions: if not, no request is answered.
 
 `protocol.cluster_identity` has the rules. What notices that something is odd calls `suspect`. The next request then
 reads `cluster.json` first, which costs nothing else while all is well.
 """
 
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from fray_coordinator.clock import Clock
 from fray_coordinator.protocol.cluster_identity import CONFIRMED_SECONDS, why_lost
-from fray_coordinator.store.interface import BadObject, NotApplied, NotModified, Object, Version
+from fray_coordinator.store.interface import (
+    ANY,
+    AttemptFailed,
+    BadObject,
+    NotApplied,
+    NotModified,
+    Object,
+    PreconditionFailed,
+    StoreBackend,
+    Version,
+)
 from fray_layouts import codec
 from fray_layouts.errors import Malformed
-from fray_layouts.object_keys import CLUSTER_KEY
+from fray_layouts.object_keys import CLUSTER_KEY, DoctorKeys
 from fray_layouts.records import ClusterSettings
 
-ReadIfChanged = Callable[[str, Version | None], Awaitable[Object | NotModified | None]]
+IGNORED = (
+    "the storage applied a write on a version that the object does not have, so two agents may run one job: stop all "
+    "agents, and see `fray doctor`; nothing is written until the storage rejects such a write again"
+)
 
 
 @dataclass(slots=True)
@@ -39,6 +51,7 @@ class RootWatch:
     lost: str = ""
     _confirmed_at: float = field(init=False)
     _suspected: bool = False
+    _ignored: Version = ""  # on which a write was applied that the storage should have rejected
 
     def __post_init__(self) -> None:
         self._confirmed_at = self.clock.boottime()
@@ -58,10 +71,27 @@ class RootWatch:
         is_old = self.clock.boottime() - self._confirmed_at >= CONFIRMED_SECONDS
         return bool(self.lost) or self._suspected or (writes and is_old)
 
-    async def confirm(self, read: ReadIfChanged) -> None:
-        """Read `cluster.json`. Raises NotApplied: another cluster is there, or none."""
+    async def check_conditions(self, storage: StoreBackend, never: Version) -> None:
+        """Send a write that must be rejected. Raises NotApplied: it was applied, and nothing is safe there any more.
+
+        never: a version of another object.
+        """
+        try:
+            await storage.put(DoctorKeys.conditions, b"", never)
+        except PreconditionFailed:
+            self._ignored = ""
+            return
+        self.lost, self._ignored = IGNORED, never
+        with suppress(AttemptFailed):
+            await storage.delete(DoctorKeys.conditions, ANY)
+        raise NotApplied(self.lost)
+
+    async def confirm(self, storage: StoreBackend) -> None:
+        """Read `cluster.json`. Raises NotApplied: another cluster is there, or none, or conditions are ignored."""
+        if self._ignored:
+            await self.check_conditions(storage, self._ignored)
         with suppress(BadObject, Malformed):  # one odd object shows no other cluster; `fray doctor` names it
-            found = await read(CLUSTER_KEY, self.version)
+            found = await storage.get_if_changed(CLUSTER_KEY, self.version)
             self.lost = "" if isinstance(found, NotModified) else self._judged(found)
         if self.lost:
             raise NotApplied(self.lost)

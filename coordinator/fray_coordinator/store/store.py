@@ -141,6 +141,19 @@ class Store:
 
         await self._persist("get", CLUSTER_KEY, nothing)
 
+    async def check_conditions(self, never: Version) -> bool:
+        """Whether the storage rejects a write on a version that the object never had; if not, it answers nothing more.
+
+        never: a version of another object. Costs one write, which is not repeated: False also if nobody can tell.
+        """
+        if self._watch is None or self.local:
+            return True
+        try:
+            await self._watch.check_conditions(self._backend, never)
+        except AttemptFailed:
+            return False
+        return True
+
     async def get(self, key: str, one_of_many: bool = False) -> Object | None:
         """Read the object; None if it is absent.
 
@@ -317,7 +330,7 @@ class Store:
 
     async def _confirm_root(self) -> None:
         if self._watch is not None:
-            await self._watch.confirm(self._backend.get_if_changed)
+            await self._watch.confirm(self._backend)
 
     async def _read_back(self, key: str, data: bytes, expect: Expectation, op: str | None) -> Outcome | None:
         return outcome_of_write(await self._backend.get(key), data, expect, op)
