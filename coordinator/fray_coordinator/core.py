@@ -17,6 +17,9 @@ from fray_layouts.records import LAYOUT_VERSION, ClusterSettings
 LOCAL_SETTINGS = ClusterSettings(poll_interval=0.05, pass_interval=1.0, repair_interval=30.0)
 """For stores where requests cost nothing: polls, passes and repairs are frequent."""
 
+KNOWN_ROOT_PATIENCE, KNOWN_ROOT_PAUSE = 60.0, 1.0
+"""Seconds for which a job waits for its own cluster, as for the storage's answers, and between two looks."""
+
 
 @dataclass(frozen=True, slots=True)
 class Core:
@@ -70,6 +73,25 @@ async def open_core(
     except BaseException:
         await store.close()
         raise
+
+
+async def open_known_core(root: str) -> Core:
+    """Open a cluster that is known to be at the root, because it runs this job.
+
+    To its jobs another cluster there, or none, is an outage, as it is to the agents: they wait for it, and make none.
+
+    Raises:
+        RootMismatch: it was not there for a minute; otherwise as `open_core`.
+    """
+    clock = SystemClock()
+    until = clock.boottime() + KNOWN_ROOT_PATIENCE
+    while True:
+        try:
+            return await open_core(root, create=False)
+        except RootMismatch:
+            if clock.boottime() >= until:
+                raise
+        await clock.sleep(KNOWN_ROOT_PAUSE)
 
 
 async def core_on(

@@ -18,7 +18,7 @@ from fray.cluster.scaling import WaitingScaler
 from fray.types import JobId, Namespace
 from fray_agents.tasks.current_task import task_environ
 from fray_agents.tasks.environment import PRIVATE_VAR
-from fray_coordinator.core import Core, open_core
+from fray_coordinator.core import Core, open_core, open_known_core
 from fray_coordinator.per_loop import PerLoop
 from fray_coordinator.store.metering import RequestCounts
 from fray_coordinator.store.opening import root_url
@@ -191,7 +191,7 @@ class ConnectedCluster(Cluster):
         return WaitingScaler(await self._core.get())
 
     async def _open(self) -> Core:
-        return await open_core(self.root)
+        return await (open_core if current_job_on(self.root) is None else open_known_core)(self.root)
 
     def _has_log_only(self, job: JobRecord) -> bool:
         """Whether a job's output goes only to its log, and not also to this program's own streams."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -11,6 +12,8 @@ from urllib.parse import urlsplit
 import pytest
 from msgspec.structs import replace
 
+from fray.cluster import StorageCluster
+from fray_coordinator.clock import SystemClock
 from fray_coordinator.core import open_core
 from fray_coordinator.protocol.cluster_identity import why_lost, why_not_here
 from fray_coordinator.store.buckets import bucket_address
@@ -78,3 +81,30 @@ def test_all_spellings_of_a_bucket_are_one_address(
         made = asyncio.run(settings_at(f"{at.root}/fray"))
         assert made.addresses == [f"{at.root}/fray?endpoint=localhost:{urlsplit(at.url).port}"]
         assert asyncio.run(settings_at(f"{at.root}/fray/")) == made
+
+
+@pytest.mark.parametrize("there", [None, b'{"cluster_id": "other", "addresses": ["elsewhere"]}'])
+async def test_a_job_waits_for_its_own_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bytes | None
+) -> None:
+    """Through `current_cluster()`, when it opens the cluster for the first time while another one is at the root."""
+    core = await open_core(str(tmp_path))
+    await core.store.close()
+    own = (tmp_path / "cluster.json").read_bytes()
+    looks = []
+
+    async def sleep(self: SystemClock, seconds: float) -> None:
+        looks.append(sorted(name for name in os.listdir(tmp_path) if name.endswith(".json")))
+        (tmp_path / "cluster.json").write_bytes(own)
+
+    monkeypatch.setattr(SystemClock, "sleep", sleep)
+    (tmp_path / "cluster.json").unlink()
+    if there is not None:
+        (tmp_path / "cluster.json").write_bytes(there)
+    job = {"JOB_ID": "job", "ATTEMPT": "1", "NAMESPACE": "own", "TASK_DIR": str(tmp_path), "CLUSTER_SPEC": core.root}
+    for name, value in job.items():
+        monkeypatch.setenv(f"FRAY_{name}", value)
+    opened = await StorageCluster(core.root)._open()
+    assert opened.settings.cluster_id == core.settings.cluster_id
+    assert looks == [[] if there is None else ["cluster.json"]], "it made no cluster"
+    await opened.store.close()
