@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import random
 import shutil
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from stat import S_ISREG
 
 from fray_coordinator.concurrency import map_concurrently
 from fray_coordinator.core import Core, open_core
@@ -22,6 +24,7 @@ from fray_coordinator.errors import BadRecord, StoreUnavailable
 from fray_coordinator.jobs.submission import submit
 from fray_coordinator.protocol.transitions import is_terminal
 from fray_coordinator.store.interface import ANY, AttemptFailed
+from fray_coordinator.store.key_rules import MAX_RECORD_BYTES
 from fray_coordinator.store.opening import open_backend
 from fray_layouts import codec
 from fray_layouts.errors import Malformed
@@ -157,15 +160,14 @@ class Copier:
         assert self.folder is not None
         copy = await self._copied()
         await asyncio.sleep(self._beats(1, 2))
-        jobs = {f"{JobKeys.area}{path.name}": path.read_bytes() for path in (copy / JobKeys.area).glob("*.json")}
-        self._touch(jobs)
+        self._touch(await asyncio.to_thread(_job_files, copy))
         await _cp(f"{copy}/.", self.folder)
         await asyncio.to_thread(shutil.rmtree, copy)
 
     async def _copied(self) -> Path:
         assert self.folder is not None
-        copy = self.scratch / f"copy{sum(self.struck.values())}"
-        copy.mkdir(parents=True)
+        self.scratch.mkdir(exist_ok=True)
+        copy = Path(tempfile.mkdtemp(dir=self.scratch))
         await _cp(f"{self.folder}/.", copy)
         return copy
 
@@ -240,6 +242,13 @@ def _contents(folder: Path) -> dict[str, tuple[int, int]]:
         for path in folder.rglob("*")
         if not path.is_dir() and path.relative_to(folder).parts[0] != ".fray"
     }
+
+
+def _job_files(root: Path) -> dict[str, bytes]:
+    """The records of jobs by key, without what strangers left: pipes, and files that seem to have 200 GB."""
+    paths = (root / JobKeys.area).glob("*.json")
+    regular = [path for path in paths if S_ISREG(path.lstat().st_mode) and path.lstat().st_size < MAX_RECORD_BYTES]
+    return {f"{JobKeys.area}{path.name}": path.read_bytes() for path in regular}
 
 
 def _write_files(folder: Path, objects: Mapping[str, bytes]) -> None:

@@ -100,6 +100,6 @@ def _kept(headers: aiohttp.typedefs.LooseHeaders) -> CIMultiDict[str]:
 
 
 def _drop(request: web.Request) -> web.Response:
-    assert request.transport is not None
-    request.transport.abort()
+    if request.transport is not None:  # otherwise the client has given up already
+        request.transport.abort()
     return web.Response()
