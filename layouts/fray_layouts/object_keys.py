@@ -346,7 +346,9 @@ class PoolKeys:
         return found[1] if found and found[2] == object_name else ""
 
 
-_BLOB_KEY = re.compile("blobs/([0-9]{4}-(?:0[1-9]|1[0-2]))/[0-9a-f]{64}")
+_MONTH = "[0-9]{4}-(?:0[1-9]|1[0-2])"
+_BLOB_KEY = re.compile(f"blobs/({_MONTH})/[0-9a-f]{{64}}")
+_KEPT_BLOB_KEY = re.compile(f"blobs/kept/({_MONTH})/({_MONTH}/[0-9a-f]{{64}})")
 
 
 class BlobKeys:
@@ -369,6 +371,27 @@ class BlobKeys:
         """The month of a blob's key; None for any other key."""
         found = _BLOB_KEY.fullmatch(key)
         return found[1] if found else None
+
+
+@dataclass(frozen=True, slots=True)
+class KeptBlobKey:
+    """`blobs/kept/<month>/<blob's month>/<sha256>`: an archived job that ended in the month names that older blob.
+
+    Attributes:
+        month: of the job's end, as YYYY-MM.
+        blob: the blob's key.
+    """
+
+    month: str
+    blob: str
+
+    def key(self) -> str:
+        return f"{BlobKeys.area}kept/{self.month}/{self.blob.removeprefix(BlobKeys.area)}"
+
+    @staticmethod
+    def parse(key: str) -> KeptBlobKey | None:
+        found = _KEPT_BLOB_KEY.fullmatch(key)
+        return KeptBlobKey(found[1], f"{BlobKeys.area}{found[2]}") if found else None
 
 
 def keys_of(record: Record) -> tuple[str, ...]:

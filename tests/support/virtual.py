@@ -59,6 +59,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         self._jumps = _NoWait()
         super().__init__(self._jumps)
+        # A float's after years. With that of the real clock, no timer comes due after 194 days.
+        self._clock_resolution = 1e-8
 
     def time(self) -> float:
         return self._jumps.jumped

@@ -13,7 +13,7 @@ from fray_layouts.errors import InvalidInput
 from fray_layouts.inbox_keys import InboxKeys
 from fray_layouts.index_keys import ChildKey, PendingKey, Shape
 from fray_layouts.key_encoding import decode_time, encode_time
-from fray_layouts.object_keys import AgentKeys, BlobKeys, EndpointKey, JobIds, JobKeys, NameKeys, PoolKeys
+from fray_layouts.object_keys import AgentKeys, BlobKeys, EndpointKey, JobIds, JobKeys, KeptBlobKey, NameKeys, PoolKeys
 from fray_layouts.queue_keys import QueueKeys, TaskKeys, owner_of
 from fray_layouts.work_keys import CheckpointKey, WorkKeys
 
@@ -100,6 +100,7 @@ def built_again(key: str) -> list[object]:
         (pool := PoolKeys.parse_doorbell(key)) and PoolKeys.doorbell(pool),
         (pool := PoolKeys.parse_record(key)) and PoolKeys.record(pool),
         (month := BlobKeys.parse(key)) and f"blobs/{month}/{key[-64:]}",
+        (kept := KeptBlobKey.parse(key)) and kept.key(),
         (work := WorkKeys.parse(key)) and f"{WorkKeys.prefix(work[0])}{key.split('/', 2)[2]}",
         (number := WorkKeys.parse_log(key)) and f"{key[:-8]}{number:08d}",
         (aside := InboxKeys.parse_aside(key)) and InboxKeys.aside(*aside, key.rpartition("~")[2]),
@@ -122,6 +123,7 @@ BUILT = [
     "pools/default/pool.json",
     *("actors/ns/a/j-1-2.json", "work/j-1/1/0/log-00000001", "work/j-1/12/0/result"),
     *("work/j-1/checkpoints/actor/000000000001", "blobs/2026-01/" + 64 * "a", "inbox/a b.json"),
+    "blobs/kept/2026-03/2026-01/" + 64 * "a",
     *("inbox/rejected/a.0af1.json", "inbox/aside/a~0af1~abcdefgh"),
     QueueKeys.of("ns", "q", 1).segment(SEGMENT),
     QueueKeys.of("ns", "q", 1).dead_letters.lease(SEGMENT),
@@ -176,6 +178,7 @@ FOLDERS += [
 FOREIGN = ["blobs/notes.txt", "jobs/a/b.json", "jobs/a.tmp", "jobs/a", "jobs/a\n.json", "agents/a\n.json", "x/a.json"]
 FOREIGN += ["inbox/a\nb.json", "actors/a/b/c\n.json", "children/a/1/b\n", "names/a/thing/b.json", "actors/a//c.json"]
 FOREIGN += [f"jobs/{145 * 'a'}.json", f"inbox/{251 * 'a'}.json", "work/j-1/0/0/result", "work/j-1/1/0/log-1"]
+FOREIGN += ["blobs/kept/2020-01/" + 64 * "a", "blobs/kept/2020-01/2020-13/" + 64 * "a"]
 FOREIGN += ["blobs/2020-13/" + 64 * "a", "blobs/2020-12/" + 63 * "a", "work/j/checkpoints/a/b/000000000001"]
 
 

@@ -9,14 +9,18 @@ from typing import Any
 
 import pytest
 
+from fray_coordinator import fsck
 from fray_coordinator.core import Core
 from fray_coordinator.jobs import pending_index
+from fray_coordinator.jobs.archive import find_archived
+from fray_coordinator.jobs.retrying import retry
 from fray_coordinator.jobs.stopping import stop
 from fray_coordinator.jobs.submission import put_blob
 from fray_coordinator.protocol.retention import (
     ARCHIVE_SPARE_SECONDS,
     BLOB_SPARE_SECONDS,
     SUBMITTER_TIMEOUT,
+    recreation_seconds,
     retention_seconds,
 )
 from fray_coordinator.protocol.scheduling import entry_of
@@ -25,7 +29,7 @@ from fray_coordinator.reconcile.reconciler import Reconciler
 from fray_coordinator.store.interface import ABSENT, ANY
 from fray_layouts.inbox_keys import InboxKeys
 from fray_layouts.index_keys import ChildKey
-from fray_layouts.object_keys import JobKeys
+from fray_layouts.object_keys import ArchiveKeys, BlobKeys, JobKeys, KeptBlobKey
 from fray_layouts.records import ClusterSettings, JobRecord
 from fray_layouts.work_keys import WorkKeys
 from tests.support.scripted_agents import agent_now, job_now, join, launch, passes
@@ -157,6 +161,76 @@ async def test_a_blob_goes_once_no_job_names_it_and_its_month_is_past(cluster: C
             assert gone in cluster.keys("blobs/")
         await cluster.clock.sleep(DAY)
     assert cluster.keys("blobs/") == stay
+
+
+async def an_archived_job_with_an_old_blob(cluster: Cluster) -> tuple[Core, JobRecord, str]:
+    """A job that was submitted with a blob stored months before, as `fray retry` does, and is archived."""
+    user = await cluster.core()
+    blob = await put_blob(user, b"archive")
+    await cluster.clock.sleep(100 * DAY)
+    user, job = await finished(cluster, entrypoint={"command": ["cat"], "stdin": blob})
+    await cluster.clock.sleep(recreation_seconds(user.settings) + 1.0)
+    keeper = Reconciler(await cluster.core(), "keeper").repair
+    await keeper.run({})
+    await keeper.archive.run()
+    assert cluster.keys("jobs/") == []
+    assert cluster.keys("archive/") == [ArchiveKeys.key(job.id)]
+    return user, job, blob
+
+
+async def test_a_job_that_names_an_old_blob_is_archived_and_its_blob_is_kept_as_long_as_the_job(
+    cluster: Cluster,
+) -> None:
+    user, job, blob = await an_archived_job_with_an_old_blob(cluster)
+    for _ in range(29):
+        await Reconciler(user, "another").repair.run({})
+        assert cluster.keys("blobs/2")[:1] == [blob]
+        assert await fsck.check(user) == []
+        await cluster.clock.sleep(DAY)
+    archived = await find_archived(user, job.id)
+    assert archived is not None
+    (again,) = await retry(user, [archived.record])
+    agent = await join(cluster, "b")
+    await agent.end(await agent.claim())
+    await agent.beat(leaving=True)
+    assert (await job_now(user, again.id)).status == "succeeded"
+    keeper = Reconciler(user, "another").repair
+    await cluster.clock.sleep(5 * DAY)
+    await keeper.run({})
+    await keeper.archive.run()
+    assert cluster.keys("archive/") == [ArchiveKeys.key(again.id)]
+    assert blob in cluster.keys("blobs/"), "the second job needs it"
+    await cluster.clock.sleep(100 * DAY)
+    await keeper.run({})
+    await keeper.archive.run()
+    assert cluster.keys("jobs/") == cluster.keys("archive/") == cluster.keys("blobs/") == []
+
+
+async def test_what_archived_jobs_need_costs_one_write_a_job_with_an_old_blob_and_no_read(cluster: Cluster) -> None:
+    _, job, blob = await an_archived_job_with_an_old_blob(cluster)
+    mover, month = cluster.connections[-1], BlobKeys.month(job.submitted_at)
+    assert [key for verb, key in mover.asked if verb == "put" and key.startswith("blobs/")] == [
+        KeptBlobKey(month, blob).key()
+    ]
+    writes = [(verb, key) for verb, key in mover.asked if verb in ("put", "delete")]
+    assert writes.index(("put", KeptBlobKey(month, blob).key())) < writes.index(("delete", JobKeys.key(job.id)))
+    core = await cluster.core()
+    await Reconciler(core, "another").repair.run({})
+    asked = cluster.connections[-1].asked
+    assert [(verb, key) for verb, key in asked if key.startswith(("archive/", "blobs/"))] == [("list", "blobs/")]
+    assert asked.index(("list", "jobs/")) < asked.index(("list", "blobs/")), "else a record moves between the two"
+
+
+async def test_a_job_with_a_new_blob_is_archived_without_a_further_write(cluster: Cluster) -> None:
+    user = await cluster.core()
+    blob = await put_blob(user, b"archive")
+    await finished(cluster, entrypoint={"command": ["cat"], "stdin": blob})
+    await cluster.clock.sleep(recreation_seconds(user.settings) + 1.0)
+    keeper = Reconciler(user, "keeper").repair
+    await keeper.run({})
+    await keeper.archive.run()
+    assert len(cluster.keys("archive/")) == 1
+    assert cluster.keys("blobs/") == [blob]
 
 
 async def test_a_blob_that_may_yet_be_named_stays(cluster: Cluster) -> None:

@@ -16,7 +16,7 @@ from fray_coordinator.store.memory import digest
 from fray_layouts.inbox_keys import InboxKeys
 from fray_layouts.index_keys import ChildKey, PendingKey
 from fray_layouts.key_encoding import encode_time, is_id, is_name
-from fray_layouts.object_keys import AgentKeys, ArchiveKeys, BlobKeys, EndpointKey, JobIds, NameKeys
+from fray_layouts.object_keys import AgentKeys, ArchiveKeys, BlobKeys, EndpointKey, JobIds, KeptBlobKey, NameKeys
 from fray_layouts.queue_keys import QueueKeys, SegmentName, TaskKeys
 from fray_layouts.records import JobRecord
 from fray_layouts.spec_parsing import parse_spec
@@ -152,6 +152,10 @@ def _keys() -> File:
         "blob": (
             {"time": NOW - 1, "content": "a"},
             BlobKeys.key(NOW - 1, hashlib.sha256(b"a").hexdigest()),
+        ),
+        "blob that an archived job needs": (
+            {"time": NOW, "kept": "blobs/2026-01/" + "0" * 64},
+            KeptBlobKey(BlobKeys.month(NOW), "blobs/2026-01/" + "0" * 64).key(),
         ),
         "rejection": ({"key": "inbox/a~b.json", "version": '"9b-b5"'}, InboxKeys.rejected("inbox/a~b.json", '"9b-b5"')),
         "taken in": (

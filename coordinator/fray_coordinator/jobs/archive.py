@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from msgspec.structs import replace
 
 from fray_coordinator.core import Core
-from fray_coordinator.protocol.archiving import archive_time, may_archive
+from fray_coordinator.protocol.archiving import archive_time, blobs_to_keep, may_archive
 from fray_coordinator.store.interface import ABSENT, Applied, Listed
 from fray_coordinator.store.paging import list_pages
 from fray_coordinator.store.records import Stored
@@ -37,6 +37,8 @@ async def find_archived(core: Core, job_id: str, one_of_many: bool = False) -> S
 async def archive(core: Core, job_id: str) -> None:
     """Move the record of a job that ended long ago: copy it, then delete it on condition of the version copied.
 
+    Before that, what keeps the old blobs that it names is written.
+
     The caller has checked that the job has no children. A copy may be there already, from a mover that died before the
     record changed. Then the record is read again after that copy, and replaces it on condition of its version. So a
     mover that was slow never puts an older copy over a newer one.
@@ -44,6 +46,8 @@ async def archive(core: Core, job_id: str) -> None:
     copy, job = ArchiveKeys.key(job_id), await _movable(core, job_id)
     if job is None:
         return
+    for kept in blobs_to_keep(job.record):
+        await core.store.put(kept.key(), b"", ABSENT, one_of_many=True)
     written = await core.store.put(copy, codec.encode(job.record, job.raw), ABSENT, one_of_many=True)
     if not isinstance(written, Applied):
         old, job = await find_archived(core, job_id, one_of_many=True), await _movable(core, job_id)

@@ -12,6 +12,8 @@ runs again because its record has moved.
 3. A submitter with an `id` of its own, or an agent that admits a dropped file, looks for the job, sleeps while the job
    runs, ends and is archived, then creates the record again; and the job runs a second time.
 4. A parent is archived, and a child of it is never stopped, because nothing lists its parent's end any more.
+5. A job is submitted again after months, with the blob of its first submission, ends and is archived. The sweep of
+   blobs, which reads no archived records, deletes the blob, and the job cannot be submitted once more.
 
 **Why this cannot happen.** The copy is written first, and the record is deleted on condition of the version that was
 copied; a record never moves back. So who finds nothing under `jobs/` and then nothing under `archive/` knows that the
@@ -20,33 +22,37 @@ under `jobs/`, and the next move replaces a copy that differs, on condition of t
 after it. Only records that have ended move, and these change no more. A
 record moves only when no submitter still tries to create it; an admission that creates it late looks under `archive/`
 before it admits, and deletes what it has created. A parent moves only after its children have ended, and a child whose
-parent has no record under `jobs/` is judged as if the parent had ended.
+parent has no record under `jobs/` is judged as if the parent had ended. Before a record moves, a `KeptBlobKey` is
+written for each blob that is older than the sweep allows for; the sweep lists `blobs/` after it has read `jobs/`, so it
+sees the record or the key.
 """
 
 from math import inf
 
 from fray_coordinator.protocol.retention import BLOB_SPARE_SECONDS, recreation_seconds
 from fray_coordinator.protocol.transitions import is_terminal
-from fray_layouts.object_keys import BlobKeys
+from fray_layouts.object_keys import BlobKeys, KeptBlobKey
 from fray_layouts.records import ClusterSettings, JobRecord
 from fray_layouts.spec import blobs_of
 
 
 def archive_time(job: JobRecord, settings: ClusterSettings) -> float:
-    """The storage's time from which the record may move to the archive; infinity if it stays under `jobs/`.
-
-    A job stays that names a blob stored long before its end. The sweep of blobs reads no archived records; it keeps a
-    blob for `BLOB_SPARE_SECONDS` longer than the jobs of the blob's month.
-    """
-    if not is_terminal(job):
-        return inf
-    ended_at = job.ended_at or job.submitted_at
-    oldest = BlobKeys.month(max(ended_at - BLOB_SPARE_SECONDS, 0.0))
-    if any((BlobKeys.parse(blob) or "") < oldest for blob in blobs_of(job.spec)):
-        return inf
-    return ended_at + recreation_seconds(settings)
+    """The storage's time from which the record may move to the archive; infinity before the job has ended."""
+    return (job.ended_at or job.submitted_at) + recreation_seconds(settings) if is_terminal(job) else inf
 
 
 def may_archive(at: float, now: float, has_children: bool) -> bool:
     """Whether the record may move now. at: as `archive_time` gives it. has_children: a child is still under `jobs/`."""
     return now > at and not has_children
+
+
+def blobs_to_keep(job: JobRecord) -> list[KeptBlobKey]:
+    """The keys to write before the record of an ended job moves, so that the sweep keeps the blobs that it names.
+
+    The sweep keeps each blob for `BLOB_SPARE_SECONDS` longer than the jobs of the blob's month, so only the older ones
+    are among them.
+    """
+    ended_at = job.ended_at or job.submitted_at
+    oldest = BlobKeys.month(max(ended_at - BLOB_SPARE_SECONDS, 0.0))
+    old = (blob for blob in blobs_of(job.spec) if (BlobKeys.parse(blob) or oldest) < oldest)
+    return [KeptBlobKey(BlobKeys.month(ended_at), blob) for blob in old]

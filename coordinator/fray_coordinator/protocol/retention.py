@@ -14,12 +14,12 @@ condition of the marked version. This happens never before its children are gone
 version. A job is kept for at least the quarantine plus the time after which a submitter gives up.
 """
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Collection, Mapping, Set
 
 from msgspec.structs import replace
 
 from fray_coordinator.protocol.transitions import is_terminal
-from fray_layouts.object_keys import BlobKeys
+from fray_layouts.object_keys import BlobKeys, KeptBlobKey
 from fray_layouts.records import ClusterSettings, JobRecord
 
 SUBMITTER_TIMEOUT = 3600.0
@@ -29,7 +29,7 @@ BLOB_SPARE_SECONDS = 31 * 86400.0
 """Seconds from the end of a blob's month to the latest end of jobs whose archived records keep the blob.
 
 The sweep of blobs does not read the archive. So it keeps each blob for as long as a job may be kept that ended in this
-time; a job that ends later keeps its record under `jobs/`, which the sweep knows.
+time; for a job that ends later, a `KeptBlobKey` is written before its record is archived.
 """
 
 ARCHIVE_SPARE_SECONDS = 2 * 86400.0
@@ -88,13 +88,18 @@ def is_archived_record_due(written: float, now: float, settings: ClusterSettings
     return now - written > retention_seconds(settings)
 
 
-def unneeded_blobs(blobs: Iterable[str], used: Set[str], since: str) -> list[str]:
-    """The blobs older than the month `since` that no record under `jobs/` and no pool names.
+def unneeded_blobs(keys: Collection[str], used: Set[str], since: str) -> list[str]:
+    """The blobs older than the month `since` that no job and no pool needs, and what said until then that jobs do.
 
-    used: the blobs that they name.
+    Args:
+        keys: all keys of blobs, and of what archived jobs keep.
+        used: the blobs that records under `jobs/` and pools name.
     """
-    months = ((key, BlobKeys.parse(key)) for key in blobs)
-    return [key for key, month in months if month is not None and month < since and key not in used]
+    archived = [kept for kept in map(KeptBlobKey.parse, keys) if kept is not None]
+    needed = used | {kept.blob for kept in archived if kept.month >= since}
+    months = ((key, BlobKeys.parse(key)) for key in keys)
+    blobs = [key for key, month in months if month is not None and month < since and key not in needed]
+    return blobs + [kept.key() for kept in archived if kept.month < since]
 
 
 def removable_agents(ended: Mapping[str, float], now: float, settings: ClusterSettings) -> list[str]:

@@ -81,7 +81,7 @@ function keyOf(input) {
   if (host) return names.agentId(host, time, six);
   if (child) return names.childKey(parent, attempt, child);
   if (kind) return names.nameKey(namespace, kind, name);
-  if (actor || actor_id || "part" in input || input.content || input.key || input.below?.startsWith("tasks/")) return NOT_HERE;
+  if (actor || actor_id || "part" in input || input.content || input.kept || input.key || input.below?.startsWith("tasks/")) return NOT_HERE;
   if (input.archived) return names.archiveKey(input.archived);
   if (job) return number ? names.logKey(job, attempt, number) : names.resultKey(job, attempt);
   if (input.incarnation) return queue.queue;
