@@ -1,8 +1,10 @@
-"""The shared memory of all connections of a process has one budget, and idle segments are freed."""
+"""The shared memory of all connections of a process has one budget, and what is idle is freed."""
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 
@@ -11,6 +13,7 @@ import pytest
 from fray_agents.rpc.server.call_table import CallTable
 from fray_agents.rpc.wire import buffers, shared_memory, zero_copy
 from fray_agents.rpc.wire.shared_memory import SegmentReceiver, SegmentSender
+from tests.support.pages import ROOT
 from tests.support.waiting import wait_until
 
 SIZE = 2**20 - zero_copy.DATA_OFFSET
@@ -54,6 +57,46 @@ def test_idle_segments_are_freed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert connection.sender.size == 2**20
     del array
     wait_until(lambda: connection.sender.size == 0)
+
+
+IDLE_PROCESS = """
+from pathlib import Path
+from fray_agents.rpc.wire import buffers
+from tests.support.pages import ROOT
+from tests.support.waiting import wait_until
+
+def resident():
+    return 4096 * int(Path("/proc/self/statm").read_text().split()[1])
+
+buffers.IDLE_SECONDS = 0.05
+pool = buffers.BufferPool()
+views = [pool.take(2**20 * (number % 3 + 1)) for number in range(30)]
+for view in views:
+    view[:] = bytes(len(view))
+del view
+before, kept = resident(), views[0]
+del views
+wait_until(lambda: len(pool._blocks) == 1)
+wait_until(lambda: before - resident() > 50 * 2**20)
+"""
+
+
+def test_memory_for_received_buffers_goes_back_to_the_system_when_nothing_uses_it() -> None:
+    subprocess.run([sys.executable, "-c", IDLE_PROCESS], check=True, cwd=ROOT)
+
+
+def test_a_buffer_that_is_used_keeps_its_memory() -> None:
+    pool = buffers.BufferPool()
+    used, unused = pool.take(2**20), pool.take(2**20)
+    unused.release()
+    for block in pool._blocks:
+        block.used_at = float("-inf")
+    with pool._lock:
+        assert pool._free_idle()
+        assert len(pool._blocks) == 1
+        used.release()
+        pool._blocks[0].used_at = float("-inf")
+        assert not pool._free_idle(), "and then the thread ends"
 
 
 def test_a_freed_segment_takes_no_memory_although_its_receiver_still_maps_it() -> None:

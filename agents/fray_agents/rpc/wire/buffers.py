@@ -7,12 +7,17 @@ The first touch of fresh memory costs several times as much as a copy into memor
 from the view still holds the block, and its values change when the block is filled again.
 **Why this cannot happen.** A `bytearray` refuses to be resized while anything holds its memory, and `_is_unreferenced`
 tests that before a block is given out again. Only views are given out, so nothing else refers to the `bytearray`.
+
+A block that nothing has used for `IDLE_SECONDS` is given back to the system.
 """
 
 import functools
 import os
 import threading
+import time
+from dataclasses import dataclass
 
+from fray_agents.rpc.wire.idle_watch import IDLE_SECONDS, IdleWatch
 from fray_coordinator.variables import read_variable
 
 Buffer = bytes | bytearray | memoryview
@@ -38,13 +43,22 @@ def within_limit(most: int) -> int:
     return min(int(limit) // LIMIT_SHARE, most) if limit.isdecimal() else most
 
 
+@dataclass(slots=True)
+class _Block:
+    """Memory in the pool. used_at: when something was last known to use it."""
+
+    memory: bytearray
+    used_at: float
+
+
 class BufferPool:
     """The memory of one process for received buffers. max_bytes: beyond it the oldest blocks leave the pool."""
 
     def __init__(self, max_bytes: int | None = None) -> None:
         self._lock = threading.Lock()
         self._max_bytes = within_limit(MAX_POOLED_BYTES) if max_bytes is None else max_bytes
-        self._blocks: list[bytearray] = []  # ordered by the last time they were given out
+        self._blocks: list[_Block] = []  # ordered by the last time they were given out
+        self._watch = IdleWatch("fray-buffers", self._lock, lambda: IDLE_SECONDS / 2, self._free_idle)
 
     def take(self, size: int) -> memoryview:
         """Memory of `size` bytes with arbitrary content."""
@@ -53,8 +67,9 @@ class BufferPool:
         with self._lock:
             block = self._unused(size) or bytearray(size)
             if len(block) <= self._max_bytes:
-                self._blocks.append(block)
-            while sum(map(len, self._blocks)) > self._max_bytes:
+                self._blocks.append(_Block(block, time.monotonic()))
+                self._watch.begin()
+            while sum(len(one.memory) for one in self._blocks) > self._max_bytes:
                 del self._blocks[0]  # its users keep it alive
             return memoryview(block)[:size]
 
@@ -67,9 +82,28 @@ class BufferPool:
     def _unused(self, size: int) -> bytearray | None:
         """Remove and return a block that fits and that nothing uses."""
         for number, block in enumerate(self._blocks):
-            if size <= len(block) <= 2 * size and _is_unreferenced(block):
-                return self._blocks.pop(number)
+            if size <= len(block.memory) <= 2 * size and _is_unreferenced(block.memory):
+                return self._blocks.pop(number).memory
         return None
+
+    def _free_idle(self) -> bool:
+        """Give blocks back to the system that nothing has used for a while; whether there are others."""
+        now, before = time.monotonic(), len(self._blocks)
+        for block in self._blocks:
+            if not _is_unreferenced(block.memory):
+                block.used_at = now
+        self._blocks = [block for block in self._blocks if now - block.used_at < IDLE_SECONDS]
+        if len(self._blocks) < before:
+            _trim()
+        return bool(self._blocks)
+
+
+def _trim() -> None:
+    """Have glibc give back the memory that is free in its heaps: it does so by itself only at their ends."""
+    import ctypes
+
+    if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
+        trim(0)
 
 
 def _is_unreferenced(block: bytearray) -> bool:

@@ -42,6 +42,7 @@ from weakref import WeakSet
 
 from fray_agents.rpc.errors import BadMessage
 from fray_agents.rpc.wire.buffers import Buffer, buffer_pool, within_limit
+from fray_agents.rpc.wire.idle_watch import IDLE_SECONDS, IdleWatch
 from fray_agents.rpc.wire.sockets import STALL_TIMEOUT
 from fray_agents.rpc.wire.zero_copy import (
     ABANDONED,
@@ -53,7 +54,6 @@ from fray_agents.rpc.wire.zero_copy import (
     borrow,
     is_borrowed,
 )
-from fray_agents.threads import start_loop
 
 MIN_SHARED_BYTES = 128 * 1024
 """Bytes from which a buffer goes through shared memory: those for which a receiver that copies pools memory."""
@@ -63,9 +63,6 @@ MAX_SHARED_BYTES = 256 * 2**20
 
 MAX_PROCESS_BYTES = 4 * MAX_SHARED_BYTES
 """The same for all connections of a process whose memory is not limited."""
-
-IDLE_SECONDS = 10.0
-"""Seconds after its last use in which a returned segment is kept for the next message."""
 
 PIECE_BYTES = 2**20
 """Bytes of a piece, after which the receiver may copy it.
@@ -172,7 +169,7 @@ class SegmentSender:
         self._new += descriptors
         number = next(self._numbers)  # only now: the receiver counts the segments that it gets
         self._segments[number] = made
-        _watch_idle()
+        _watch.begin()
         return number
 
     def _makes_room(self, size: int) -> bool:
@@ -214,35 +211,27 @@ _lock = threading.Lock()
 """Held while segments of any sender are made, taken or abandoned."""
 
 _senders: WeakSet[SegmentSender] = WeakSet()
-_watches_idle = False
 
 
-def _watch_idle() -> None:
-    """Have idle segments freed from now on. `_lock` must be held."""
-    global _watches_idle
-    if not _watches_idle:
-        with contextlib.suppress(RuntimeError):  # no thread can be started; the next segment tries again
-            start_loop(_free_idle, "fray-segments")
-            _watches_idle = True
+def _free_idle() -> bool:
+    """Free segments that are not used any more; whether there are others. `_lock` must be held."""
+    for sender in list(_senders):
+        sender.abandon(float("inf"), time.monotonic() - IDLE_SECONDS)
+    return any(sender.size for sender in list(_senders))
 
 
-def _free_idle() -> None:
-    """Free segments that are not used any more, as long as there are any."""
-    global _watches_idle
-    while True:
-        time.sleep(IDLE_SECONDS / 2)
-        with _lock:
-            for sender in list(_senders):
-                sender.abandon(float("inf"), time.monotonic() - IDLE_SECONDS)
-            if not any(sender.size for sender in list(_senders)):
-                _watches_idle = False
-                return
+def _new_watch() -> IdleWatch:
+    return IdleWatch("fray-segments", _lock, lambda: IDLE_SECONDS / 2, _free_idle)
+
+
+_watch = _new_watch()
 
 
 def _after_fork() -> None:
     """In the child: its parent's segments are its parent's, and the thread is not here."""
-    global _lock, _watches_idle
-    _lock, _watches_idle = threading.Lock(), False
+    global _lock, _watch
+    _lock = threading.Lock()
+    _watch = _new_watch()
     _senders.clear()
 
 

@@ -16,14 +16,12 @@ between this and the fork. Children that `subprocess` starts have no memory of t
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import os
 import threading
-import time
 from dataclasses import dataclass
 
-from fray_agents.threads import start_loop
+from fray_agents.rpc.wire.idle_watch import IdleWatch
 
 RETURNED, IN_USE, ABANDONED = 0, 1, 2
 """States of a segment, in its first byte; new memory is RETURNED.
@@ -76,9 +74,6 @@ class Segment:
 _borrowed: list[Segment] = []
 """The segments that buffers used when this was last tested, abandoned ones included."""
 
-_watches = False
-"""Whether a thread returns segments."""
-
 _lock = threading.RLock()
 """Held while this list changes, and from before a fork until after it."""
 
@@ -94,29 +89,8 @@ def borrow(segment: Segment, size: int) -> memoryview | None:
         if size < MIN_BORROWED_BYTES or used > MAX_BORROWED_BYTES or len(_borrowed) == MAX_BORROWED_SEGMENTS:
             return None
         _borrowed.append(segment)
-        _watch_returns()
+        _watch.begin()
         return memoryview(segment.memory)[DATA_OFFSET : DATA_OFFSET + size]
-
-
-def _watch_returns() -> None:
-    """Have segments returned from now on, although no further message arrives. `_lock` must be held."""
-    global _watches
-    if not _watches:
-        with contextlib.suppress(RuntimeError):  # no thread can be started; the next buffer tries again
-            start_loop(_return_for_ever, "fray-returns")
-            _watches = True
-
-
-def _return_for_ever() -> None:
-    """Return unused segments, as long as any are borrowed."""
-    global _watches
-    while True:
-        time.sleep(RETURN_INTERVAL)
-        with _lock:
-            _return_unused()
-            if not _borrowed:
-                _watches = False
-                return
 
 
 def is_borrowed(segment: Segment) -> bool:
@@ -124,11 +98,16 @@ def is_borrowed(segment: Segment) -> bool:
     return segment in _borrowed
 
 
-def _return_unused() -> None:
+def _return_unused() -> bool:
+    """Return the segments that no buffer uses any more; whether any are left. `_lock` must be held."""
     for segment in [one for one in _borrowed if _is_unused(one)]:
         _borrowed.remove(segment)
         if segment.file is not None:
             segment.memory[0] = RETURNED
+    return bool(_borrowed)
+
+
+_watch = IdleWatch("fray-returns", _lock, lambda: RETURN_INTERVAL, _return_unused)
 
 
 def _is_unused(segment: Segment) -> bool:
@@ -170,8 +149,7 @@ def _make_private(memory: mmap.mmap, file: OwnedDescriptor) -> None:
 
 
 def _after_fork_in_child() -> None:
-    global _watches
-    _watches = False  # the thread is not here
+    _watch.forked()
     _lock.release()
 
 
