@@ -32,39 +32,75 @@ _SWAPPED = {"min": "max", "max": "min", "any": "all", "all": "any"}
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One changed module.
+    """One change to a module.
 
     Attributes:
         line: of the change.
         change: what stood there and what stands there now; it is the same when other lines of the module change.
-        tree: the whole module.
+        block: the innermost block that holds it, as `blocks` names it.
     """
 
     line: int
     change: str
-    tree: ast.Module
+    block: str
+    _module: ast.Module
+    _number: int
+    _new: ast.AST
+
+    @property
+    def function(self) -> str:
+        """The function that holds it, as `Class.method`."""
+        return self.block.rpartition(":")[0]
+
+    def tree(self) -> ast.Module:
+        """The whole module with the change."""
+        return _with(self._module, self._number, self._new)
 
 
 def mutants_of(source: str) -> list[Mutant]:
-    """All mutants of a module, in the order of its lines. Texts for people, annotations and docstrings are left out."""
+    """All mutants of a module's functions, in the order of its lines.
+
+    Texts for people, annotations, docstrings, the defaults of arguments, and calls of `super` are left out.
+    """
     tree = ast.parse(source)
-    code = set(map(id, _code(tree)))
-    found = []
+    found, code = [], set(map(id, _code(tree)))
+    held_by = {id(node): name for name, block in blocks(tree).items() for each in block for node in ast.walk(each)}
     for number, node in enumerate(ast.walk(tree)):
-        for new in _changed(node) if id(node) in code else ():
-            mutated = _with(tree, number, new)
-            before, after = _text(node), _text(new)
-            found.append(Mutant(getattr(node, "lineno", 0), f"{before} -> {after}", mutated))
+        for new in _changed(node) if id(node) in code and id(node) in held_by else ():
+            change = f"{_text(node)} -> {_text(new)}"
+            if "super()" not in change:
+                line = getattr(node, "lineno", 0)
+                found.append(Mutant(line, change, held_by[id(node)], tree, number, new))
     return sorted(found, key=lambda mutant: (mutant.line, mutant.change))
+
+
+def blocks(tree: ast.Module) -> dict[str, list[ast.stmt]]:
+    """The blocks of statements of all functions, outer ones first, by name: the function and a number."""
+    found: dict[str, list[ast.stmt]] = {}
+
+    def visit(node: ast.AST, scope: str, is_function: bool) -> None:
+        for value in (value for _, value in ast.iter_fields(node) if isinstance(value, list)):
+            if is_function and value and isinstance(value[0], ast.stmt):
+                found[f"{scope}:{sum(name.startswith(f'{scope}:') for name in found)}"] = value
+            for child in (child for child in value if isinstance(child, ast.AST)):
+                visit(child, *_scope_in(child, scope, is_function))
+
+    visit(tree, "", False)
+    return found
+
+
+def _scope_in(node: ast.AST, scope: str, is_function: bool) -> tuple[str, bool]:
+    """The scope of what the node holds; functions inside a function belong to it."""
+    if is_function or not isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+        return scope, is_function
+    return f"{scope}.{node.name}".lstrip("."), not isinstance(node, ast.ClassDef)
 
 
 def _code(node: ast.AST) -> Iterator[ast.AST]:
     """The nodes that decide or wire something."""
     yield node
     for name, value in ast.iter_fields(node):
-        if name in ("annotation", "returns", "decorator_list") or (
-            isinstance(node, ast.ClassDef) and name == "keywords"
-        ):
+        if name in ("annotation", "returns", "decorator_list", "args") and not isinstance(node, ast.Call):
             continue
         for child in value if isinstance(value, list) else [value]:
             if isinstance(child, ast.AST) and not _is_for_people(child):

@@ -1,75 +1,100 @@
-"""One mutant's trial: a process of its own, in which the module is the mutant and tests run until one fails."""
+"""One mutant's trial: a fork of the process that has imported everything, in which tests run until one fails.
+
+The fork replaces the code of the function that the mutant changes. So a trial costs hardly more than its tests.
+"""
 
 from __future__ import annotations
 
-import ast
-import importlib.abc
-import importlib.util
-import multiprocessing
+import importlib
+import inspect
 import os
+import resource
+import signal
 import sys
 import time
-from collections.abc import Sequence
-from importlib.machinery import ModuleSpec
-from pathlib import Path
-from types import ModuleType
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import CodeType, FunctionType
+from typing import Any
 
-PRELOADED = ["pytest", "pytest_asyncio", "hypothesis", "msgspec", "asyncio", "jsonschema"]
-"""Libraries that are imported once, and not by each trial."""
+import pytest
 
-_processes = multiprocessing.get_context("forkserver")
-_processes.set_forkserver_preload(PRELOADED)
+from tests.mutants.changes import Mutant
 
-
-class _Changed(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds one module in a tree instead of its file."""
-
-    def __init__(self, name: str, path: Path, tree: ast.Module) -> None:
-        self._name, self._path, self._tree = name, path, tree
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if fullname != self._name:
-            return None
-        inside = [str(self._path.parent)] if self._path.name == "__init__.py" else None
-        return importlib.util.spec_from_file_location(
-            fullname, self._path, loader=self, submodule_search_locations=inside
-        )
-
-    def exec_module(self, module: ModuleType) -> None:
-        exec(compile(self._tree, str(self._path), "exec"), module.__dict__)
+MEMORY = 4 * 2**30
+"""Bytes of address space beyond which a trial counts as failed: some mutants build a list without end."""
 
 
-def survives(name: str, path: Path, tree: ast.Module, tests: Sequence[str], seconds: float) -> bool:
-    """Whether all tests pass with this tree as the module.
-
-    seconds: after which the trial is ended, as after a failure: most such mutants wait or loop for ever.
-    """
-    process = _processes.Process(target=_run, args=(name, path, tree, list(tests)))
-    process.start()
-    process.join(seconds)
-    if process.is_alive():
-        os.killpg(process.pid or 0, 9)  # with the processes that the tests have started
-        process.join()
-    return process.exitcode == 0
+UNTRIED = 3
+"""The exit code of a trial whose mutant could not be installed."""
 
 
-def seconds_unchanged(name: str, path: Path, tests: Sequence[str], limit: float) -> float | None:
-    """Seconds that the tests take with the module as it is; None: they fail, or take longer than `limit`."""
-    started = time.monotonic()
-    passed = survives(name, path, ast.parse(path.read_text()), tests, limit)
-    return time.monotonic() - started if passed else None
+def in_fork(work: Callable[[], int], cpu_seconds: float, seconds: float) -> int:
+    """The exit code that `work` returns in a fork; another one if it raises, or takes more CPU time or time."""
+    sys.stdout.flush()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            _limit(cpu_seconds)
+            code = work()
+        finally:
+            os._exit(code)
+    deadline = time.monotonic() + seconds
+    while (found := os.waitpid(child, os.WNOHANG))[0] == 0:
+        if time.monotonic() > deadline:
+            os.killpg(child, signal.SIGKILL)  # with the processes that the tests have started
+        time.sleep(0.01)
+    return os.waitstatus_to_exitcode(found[1])
 
 
-def _run(name: str, path: Path, tree: ast.Module, tests: list[str]) -> None:
-    import pytest
-
+def _limit(cpu_seconds: float) -> None:
     os.setpgid(0, 0)
     silence = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(silence, descriptor)
-    sys.meta_path.insert(0, _Changed(name, path, tree))
-    options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not slow and not campaign"]
-    code = pytest.main([*options, *tests])
-    os._exit(int(code))
+    used = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
+    resource.setrlimit(resource.RLIMIT_CPU, (int(used + cpu_seconds) + 1,) * 2)
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+
+
+def trial(module_name: str, path: str, mutant: Mutant, items: Sequence[pytest.Item], failed: list[str]) -> int:
+    """Install the mutant and run tests until one fails: 0 if none does.
+
+    failed: to which the session's plugin adds the ids of tests that fail.
+    """
+    try:
+        install(module_name, path, mutant)
+    except Exception:
+        return UNTRIED
+    for item, after in zip(items, [*items[1:], None], strict=True):
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=after)
+        if failed:
+            return 1
+    return 0
+
+
+def install(module_name: str, path: str, mutant: Mutant) -> None:
+    """Make this process run the mutant instead of the function that it changes."""
+    function = _function(vars(importlib.import_module(module_name)), mutant.function)
+    codes = _codes(compile(mutant.tree(), path, "exec"))
+    function.__code__ = next(code for code in codes if _place(code) == _place(function.__code__))
+
+
+def _function(names: Mapping[str, Any], scope: str) -> FunctionType:
+    found: Any = names[(parts := scope.split("."))[0]]
+    for part in parts[1:]:
+        found = vars(found)[part]
+    found = inspect.unwrap(getattr(found, "__func__", getattr(found, "fget", found)))
+    assert isinstance(found, FunctionType)
+    return found
+
+
+def _place(code: CodeType) -> tuple[str, int]:
+    return code.co_qualname, code.co_firstlineno
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield constant
+            yield from _codes(constant)
