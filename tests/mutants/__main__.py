@@ -27,13 +27,15 @@ ROOT = Path(__file__).parents[2]
 AREAS = [f"coordinator/fray_coordinator/{area}" for area in ("protocol", "queue", "placements", "jobs")]
 PACKAGES = ("coordinator", "agents")
 TESTS = ("tests/unit", "tests/model")
+HELPERS = ("tests/support",)
 EXPLAINED = ROOT / "docs/simulation.md"
 
-TESTS_SECONDS = 15.0
+TESTS_SECONDS = 10.0
 """CPU time of the tests of one trial, without a mutant: hundreds of tests reach some blocks."""
 
-MORE_FILES = 6
-"""Files of tests beside those that import a module: the smallest of those that import what imports it."""
+MORE_FILES = 12
+"""Files of tests for the mutants that no test which imports the module notices: the smallest of those that import what
+imports it."""
 
 MORE_SECONDS = 5.0
 """CPU time that a trial may take beyond three times that of its tests."""
@@ -167,8 +169,9 @@ def _importing(name: str, folders: tuple[str, ...]) -> list[Path]:
 
 
 def _users(name: str) -> list[str]:
-    """The modules that import this one."""
-    return list(map(_name, _importing(name, PACKAGES)))
+    """The modules and helpers of tests that import this one."""
+    helpers = [f"tests.support.{path.stem}" for path in _importing(name, HELPERS)]
+    return helpers + list(map(_name, _importing(name, PACKAGES)))
 
 
 @cache

@@ -244,6 +244,24 @@ async def test_a_failed_attempt_is_retried_after_its_back_off_and_then_fails(clu
     assert await job_now(user, job.id) == last
 
 
+async def test_the_entry_of_a_job_that_restarts_at_once_stays(cluster: Cluster) -> None:
+    """Perhaps no heartbeat lists the job so far, and then only its entry leads to it if the agent dies."""
+    agent = await join(cluster, "a")
+    job = await launch(await cluster.core(), max_retries_failure=1)
+    again = await agent.end(await agent.claim(listed=False), "exited", restart=True)
+    assert again is not None
+    assert (again.status, again.attempt, again.lease and again.lease.agent) == ("running", 2, "a")
+    assert cluster.keys("pending/") == [entry_of(job).key()]
+
+
+async def test_an_entry_whose_record_has_not_come_yet_is_tried_again_soon(cluster: Cluster) -> None:
+    core = await cluster.core()
+    job = await launch(core)
+    await core.store.delete(JobKeys.key(job.id))
+    found = await try_claim(core, entry_of(job), "a", "a")
+    assert found == NotClaimed(core.now() + core.settings.poll_interval, 0)
+
+
 async def test_a_job_that_failed_to_start_is_left_to_other_hosts_for_a_while(cluster: Cluster) -> None:
     broken, fine = await join(cluster, "broken"), await join(cluster, "fine")
     await launch(await cluster.core())

@@ -11,6 +11,7 @@ from fray_coordinator.jobs.doorbell import ring
 from fray_coordinator.placements import scheduler
 from fray_coordinator.protocol.placements.assignment import MAX_MOVES
 from fray_coordinator.protocol.placements.votes import withdrawn
+from fray_layouts.index_keys import PlacementKey
 from fray_layouts.object_keys import JobKeys, PoolKeys
 from fray_layouts.records import (
     Doorbell,
@@ -38,9 +39,11 @@ async def test_a_gang_is_assigned_then_started_when_all_have_voted(cluster: Clus
     await found.step()
     assert (await job_now(found.core, job.id)).status == "gathering", "one vote is missing"
     await found.members[1].vote(job.id)
+    found.hinted.clear()
     await found.step(reads_agents=False)
     started = await job_now(found.core, job.id)
     assert (started.status, started.attempt, started.lease) == ("running", 1, None)
+    assert found.hinted == ["a.example:1", "b.example:1"], "so that they start their replicas at once"
     assert started.started_at is not None
     assert started.placement is not None
     assert [dict(member.ports) for member in started.placement.members] == [{"coordinator": 7777}, {}]
@@ -66,6 +69,18 @@ async def test_nothing_is_asked_of_the_store_but_the_bell_while_nobody_waits(clu
     connection.asked.clear()
     await found.step(reads_agents=False)
     assert connection.asked == [("get_if_changed", "placements/bell")]
+
+
+async def test_a_gang_whose_ring_was_lost_is_found_after_a_repair_interval(cluster: Cluster) -> None:
+    found = await gathering(cluster, "a", "b")
+    await found.step()
+    job = await gang(found)
+    await found.core.store.delete(PlacementKey.bell)
+    await found.step()
+    assert not await found.members[0].plan()
+    await cluster.clock.sleep(found.core.settings.repair_interval)
+    await found.step()
+    assert members_of(await job_now(found.core, job.id)) == {"a": [0], "b": [1]}
 
 
 @pytest.mark.parametrize("how", ["silent", "other round", "other attempt", "other bundles", "claiming", "dead"])

@@ -14,7 +14,7 @@ from fray_coordinator.protocol.placements import assignment
 from fray_coordinator.store.interface import ANY
 from fray_layouts.index_keys import PlacementKey
 from fray_layouts.object_keys import AgentKeys, JobKeys, PoolKeys, ReservationKeys
-from fray_layouts.records import Doorbell
+from fray_layouts.records import Doorbell, Holding, Resources
 from tests.support.scripted_agents import job_now
 from tests.support.scripted_members import ONE_CORE, Gathering, gang, gathering, members_of, vote_all
 from tests.support.unforeseen import raising_for
@@ -96,6 +96,20 @@ async def test_a_record_that_becomes_odd_does_not_keep_the_others_from_starting(
     await found.step()
     await found.step()
     assert (await job_now(found.core, job.id)).status == "running"
+
+
+async def test_a_gang_whose_record_is_not_answered_for_any_more_keeps_no_other_from_starting(cluster: Cluster) -> None:
+    two = replace(ONE_CORE, cpu=2000)
+    found = await gathering(cluster, "a", "b", capacity=two, free=two)
+    odd, job = await gang(found), await gang(found)
+    await found.step()
+    await vote_all(found, job.id)
+    cluster.connections[-1].unanswered.append(("get_if_changed", JobKeys.key(odd.id)))
+    begun = cluster.clock.boottime()
+    await found.step()
+    assert (await job_now(found.core, job.id)).status == "running"
+    assert "HTTP 500" in found.scheduler.problems[JobKeys.key(odd.id)]
+    assert cluster.clock.boottime() - begun < 10.0
 
 
 CONTRADICTORY = {
@@ -189,6 +203,21 @@ async def test_an_error_in_a_held_reservation_is_named_and_the_others_are_served
         await found.step()
     assert members_of(await job_now(found.core, job.id))
     assert "unforeseen" in found.scheduler.problems[key]
+
+
+async def test_a_plan_names_a_held_reservation_only_if_its_agent_lacks_some_of_its_bundles(cluster: Cluster) -> None:
+    found = await gathering(cluster, "a", "b", "c")
+    member = found.members[0]
+    member.held["odd-1"] = Holding(attempt=1, phase="reserved", round=1, bundles=[0])
+    await member.beat(free=Resources())
+    key = await reservation(found, state="held", placement={"round": 1, "members": [{"agent": "a", "bundles": [0]}]})
+    await gang(found)  # so that there is something to plan
+    await found.step()
+    assert await member.plan() == []
+    del member.held["odd-1"]
+    await member.beat()
+    await found.step()
+    assert await member.plan() == [key]
 
 
 async def test_an_error_in_one_agent_is_named_and_the_others_are_given_bundles(cluster: Cluster) -> None:

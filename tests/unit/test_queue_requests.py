@@ -127,6 +127,20 @@ async def test_busy_consumers_find_the_items_of_a_dead_holder(cluster: Cluster) 
     assert cluster.clock.boottime() < 60.0
 
 
+async def test_the_bell_rings_once_a_second_at_most_and_without_a_ring_nobody_lists(cluster: Cluster) -> None:
+    one, other = await queue_process(cluster), await queue_process(cluster)
+    for _ in range(30):
+        await one.push("x")
+        await cluster.clock.sleep(0.1)
+    assert cluster.connections[0].asked.count(("put", NAMES.doorbell)) in (3, 4)
+    await other.take(30)
+    await other.take()
+    asked = len(cluster.connections[1].asked)
+    assert await other.take(wait=20.0) == []
+    idle = Counter(verb for verb, _ in cluster.connections[1].asked[asked:])
+    assert idle["list"] <= 2, idle
+
+
 def test_consumers_that_know_each_other_share_the_segments_out() -> None:
     everyone = {f"host, pid {number}" for number in range(20)}
     tried: list[str] = []
