@@ -75,7 +75,7 @@ async def test_a_workspace_that_a_pool_names_stays_until_it_is_cleared(cluster: 
     blob = await put_blob(user, b"archive")
     await add_environment(user, "default", EnvironmentSpec(workspace=WorkspaceSpec(blob=blob)))
     coordinator = Reconciler(user, "p")
-    await cluster.clock.sleep(MONTHS)
+    await cluster.clock.sleep(MONTHS + 31 * 86400.0)
     await coordinator.repair.run({})
     await fsck.repair(user)
     assert await fsck.check(user) == []

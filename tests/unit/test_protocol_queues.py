@@ -59,3 +59,21 @@ def test_names_whose_creates_may_still_be_landing_are_listed_again() -> None:
     after = queue_scan.rescan_from(names, key[1.0], now)
     assert key[5.1] < after < key[4.9]
     assert queue_scan.rescan_from(names, key[5.1], now) == key[5.1], "nothing is skipped"
+
+
+def test_a_lease_that_is_taken_over_names_its_new_holder() -> None:
+    lease = queue_lease.taken_over(HELD, "theirs", "you", 5.0)
+    assert (lease.owner, lease.holder, lease.timeout, lease.claims) == ("theirs", "you", 5.0, HELD.claims + 1)
+
+
+def test_a_consumer_leaves_a_segment_to_the_one_that_ranks_first_for_it() -> None:
+    names = [f"segment-{number}" for number in range(40)]
+    mine = queue_scan.own_segments(names, "host 1 me", {"host 2 you"})
+    free = [name for name in names if name not in mine][:3] + mine
+    assert queue_scan.pick_segment(free, "host 1 me", {"host 2 you"}, len(free)) == 3
+    assert queue_scan.pick_segment(free, "host 1 me", {"host 2 you"}, 3) == 0, "it looks no further than that"
+
+
+def test_a_lost_claim_widens_the_choice_up_to_a_bound_for_each_consumer() -> None:
+    assert queue_scan.widened(3.0, 3) == 6.0
+    assert queue_scan.widened(100.0, 3) == 4 * queue_scan.MAX_SPREAD_PER_CONSUMER

@@ -67,7 +67,7 @@ def holder_of(found: NameRecord | None, holder: JobRecord | None, now: float) ->
 def taken_for(found: NameRecord | None, job: str, now: float) -> NameRecord:
     """The record once the name, which nobody holds, is held for `job` in a new incarnation."""
     return replace(
-        found or NameRecord(incarnation=0),
+        found or NameRecord(),
         state=NameState.HELD,
         job=job,
         incarnation=found.incarnation + 1 if found else 1,
