@@ -43,9 +43,32 @@ class TaskFuture(Future[T]):
 
     Attributes:
         progress: returns the progress of the task's pool, and why it lacks workers; None if the task has no pool.
+        take_back: takes the task back from where it waits, and returns whether it will never run. Its argument is
+            whether to wait for that; if not, it happens later. None: the future alone decides.
     """
 
     progress: Callable[[], str] | None = None
+    take_back: Callable[[bool], bool] | None = None
+
+    def cancel(self) -> bool:
+        """Cancel the task if no worker has taken it yet. Returns whether it is cancelled, and so never runs.
+
+        For a task of a pool with a queue this asks the storage. If that does not answer, the task goes on.
+        """
+        if self.take_back is None or self.done():
+            return super().cancel()
+        return self.take_back(True) and self.cancelled()
+
+    def end_cancelled(self) -> None:
+        """Have it cancelled, because its task was taken back, unless it has ended."""
+        super().cancel()
+
+    def _cancel_soon(self) -> None:
+        """`cancel` for an event loop, which must not wait."""
+        if self.take_back is None or self.done():
+            super().cancel()
+        else:
+            self.take_back(False)
 
     def result(self, timeout: float | None = None) -> T:
         """Wait for the task, and return what it returned or raise what it raised.
@@ -95,9 +118,9 @@ class TaskFuture(Future[T]):
 
     async def _awaited(self) -> T:
         if self.progress is None or self.done():
-            return await outcome_of(self)
+            return await outcome_of(self, self._cancel_soon)
         with progress_shown(self.progress):
-            return await outcome_of(self)
+            return await outcome_of(self, self._cancel_soon)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._outcome()}>"
@@ -124,7 +147,8 @@ class GeneratorFuture(TaskFuture[list[T]], Generic[T]):
         self._values: list[T] = []
         self._next_ready = running_future()
         self._yielded = 0
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self.add_done_callback(GeneratorFuture._announce_end)
 
     def produce(self, value: T) -> None:
         """Add a value, and wake those who wait for it."""
@@ -139,7 +163,6 @@ class GeneratorFuture(TaskFuture[list[T]], Generic[T]):
                 self.set_result(list(self._values))
             else:
                 self.set_exception(error)
-            self._announce()
 
     @property
     def ready_signal(self) -> Future[None]:
@@ -176,6 +199,13 @@ class GeneratorFuture(TaskFuture[list[T]], Generic[T]):
         ready = self._next_ready
         concurrent.futures.wait([ready], within)
         return ready.done()
+
+    @staticmethod
+    def _announce_end(future: Future[Any]) -> None:
+        """Wake those who wait for the next value, however the future has ended."""
+        assert isinstance(future, GeneratorFuture)
+        with future._lock:
+            future._announce()
 
     def _announce(self) -> None:
         if not self._next_ready.done():

@@ -165,8 +165,10 @@ async def in_thread(wait: Callable[[], T]) -> T:
     return await outcome_of(start_in_thread(wait))
 
 
-async def outcome_of(future: Future[T]) -> T:
+async def outcome_of(future: Future[T], cancel: Callable[[], object] | None = None) -> T:
     """Await a future of a thread; cancelling this cancels the future if it does not run yet.
+
+    cancel: cancels the future without blocking this thread; by default `future.cancel`.
 
     `asyncio.wrap_future` never ends if the future raises StopIteration, which an asyncio future does not take.
     """
@@ -175,7 +177,7 @@ async def outcome_of(future: Future[T]) -> T:
     try:
         await asyncio.wrap_future(done)
     except asyncio.CancelledError:
-        future.cancel()
+        (cancel or future.cancel)()
         raise
     if future.cancelled():
         raise asyncio.CancelledError

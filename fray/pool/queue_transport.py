@@ -21,14 +21,14 @@ from fray.pool.future_table import FutureTable
 from fray.pool.monitor import PoolMonitor
 from fray.pool.objects import ObjectRef
 from fray.pool.pool_task import PackedFunction, content_digest, must_pickle, must_pickle_arguments, pickled
+from fray.pool.task_queue import TaskCanceller, TaskQueue
 from fray.pool.transport import SPARE_SECONDS, TaskCall, pool_progress
-from fray.queue.file_queue import FileQueue
 from fray.types import EnvironmentConfig, JobRequest, ResourceConfig
 from fray_coordinator.pool import task_outcomes, worker_pools
 from fray_coordinator.protocol.queue_segments import batch_size
 from fray_coordinator.store.interface import ABSENT
 from fray_layouts.pool_records import OutcomeKind, PoolRecord, TaskOutcome
-from fray_layouts.queue_keys import QueueKeys, TaskKeys
+from fray_layouts.queue_keys import ItemPlace, QueueKeys, TaskKeys
 from fray_layouts.queue_records import QueueRecord
 
 _QUEUE_SETTINGS = QueueRecord(max_deliveries=3)
@@ -61,7 +61,7 @@ class QueueTransport:
         self._namespace = namespace
         self._name = name
         self._tasks = TaskKeys.of(namespace, name, self._incarnation)
-        self._queue: FileQueue[queue_worker.QueuedTask] = FileQueue(
+        self._queue = TaskQueue(
             cluster.root, name=name, namespace=namespace, incarnation=self._incarnation, durable=True
         )
         self._worker = JobRequest(
@@ -75,7 +75,8 @@ class QueueTransport:
             grace=queue_worker.GRACE,
         )
         self._uploaded: set[str] = set()
-        self._table = FutureTable(shared, self.progress)
+        self._table = FutureTable(shared, self.progress, self._take_back)
+        self._canceller = TaskCanceller(self._queue, self._tasks, self._table)
         jobs = [] if shared else record.jobs
         self._monitor = PoolMonitor(
             cluster, name, self._tasks, self._queue, self._table, jobs, self._shut_down_elsewhere
@@ -148,8 +149,13 @@ class QueueTransport:
         items = [self._item(key, call) for key, call in keyed]
         try:
             futures = [self._table.enter(key, call.function.yields, not call.key) for key, call in keyed]
-            self._push(items, workers)
-            entries = [TaskOutcome(key, OutcomeKind.SUBMITTED, number=int(call.function.yields)) for key, call in keyed]
+            places = self._push(items, workers)
+            for (key, _), place in zip(keyed, places, strict=True):
+                self._table.note_place(key, place)
+            entries = [
+                TaskOutcome(key, OutcomeKind.SUBMITTED, int(call.function.yields), str(place).encode())
+                for (key, call), place in zip(keyed, places, strict=True)
+            ]
             self._cluster.run(lambda core: task_outcomes.write_outcomes(core, self._tasks, entries))
         except BaseException as error:
             self._table.withdraw([key for key, _ in keyed], error)
@@ -214,11 +220,15 @@ class QueueTransport:
         if self._table.closed:
             raise PoolClosed(self._table.closed)
 
-    def _push(self, items: Sequence[queue_worker.QueuedTask], workers: int) -> None:
-        begin = 0
+    def _push(self, items: Sequence[queue_worker.QueuedTask], workers: int) -> list[ItemPlace]:
+        """Put the items into the queue, and return their places in order."""
+        places: list[ItemPlace] = []
         for count, batch in plan_batches(len(items), workers):
-            self._queue.push_many(items[begin : begin + count], batch)
-            begin += count
+            places += self._queue.push_tasks(items[len(places) : len(places) + count], batch)
+        return places
+
+    def _take_back(self, task: str, wait: bool) -> bool:
+        return self._canceller.take_back(task, wait)
 
     def _task(self, call: TaskCall) -> str:
         if call.again:

@@ -222,8 +222,8 @@ class WorkerPool(Shown, Block):
             futures = pool.map_as(process, {path: path for path in paths})  # goes on where an earlier run has died
 
         Args:
-            retry_failed: True runs keys whose task has failed again, with the current `fn`. Tasks that have succeeded
-                or are unfinished stay. From then on `futures` has the new run, for later drivers too.
+            retry_failed: True runs keys whose task has failed or was cancelled again, with the current `fn`. Tasks that
+                have succeeded or are unfinished stay. From then on `futures` has the new run, for later drivers too.
 
         Raises:
             InvalidInput: the function or an item cannot be pickled, a key is no text, or the pool has no queue.
@@ -399,4 +399,4 @@ def _checked_key(key: object) -> str:
 
 
 def _has_failed(future: Future[Any]) -> bool:
-    return future.done() and future.exception() is not None
+    return future.cancelled() or (future.done() and future.exception() is not None)

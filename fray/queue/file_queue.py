@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -19,6 +19,7 @@ from fray_coordinator.core import Core
 from fray_coordinator.per_loop import PerLoop
 from fray_coordinator.protocol import queue_lease as rules
 from fray_coordinator.queue import admin
+from fray_coordinator.queue.cancelling import NoteCancelled
 from fray_coordinator.queue.consumer import Consumer
 from fray_coordinator.queue.dead_letters import open_dead_letters
 from fray_coordinator.queue.doorbell import QueueDoorbell
@@ -30,7 +31,7 @@ from fray_coordinator.queue.producer import Producer
 from fray_coordinator.store.opening import root_url
 from fray_coordinator.variables import read_variable
 from fray_layouts.errors import InvalidInput
-from fray_layouts.queue_keys import QueueKeys
+from fray_layouts.queue_keys import ItemPlace, QueueKeys
 from fray_layouts.queue_records import QueueRecord
 from fray_layouts.spec_checks import check_namespace
 
@@ -170,8 +171,17 @@ class FileEngine:
         return FileEngine(await address.open(create), address.durable)
 
     async def push(self, items: Sequence[EncodedItem], batch: int | None) -> None:
-        await self._producer.push(items, batch)
+        await self.push_placed(items, batch)
+
+    async def push_placed(self, items: Sequence[EncodedItem], batch: int | None) -> list[ItemPlace]:
+        """Like `push`; returns the places of the items, by which `cancel` finds them."""
+        places = await self._producer.push(items, batch)
         self._consumer.pushed()
+        return places
+
+    async def cancel(self, places: Iterable[ItemPlace], note: NoteCancelled) -> set[ItemPlace]:
+        """Cancel the items that nobody has; see `ItemCanceller.cancel`."""
+        return await self._consumer.cancel(places, note)
 
     def push_now(self, item: EncodedItem) -> Coroutine[Any, Any, None] | None:
         rest = self._producer.push_now(item)

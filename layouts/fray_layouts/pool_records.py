@@ -36,6 +36,8 @@ class OutcomeKind(StrEnum):
     """The generator ended."""
     ERROR = "error"
     """The task raised an exception."""
+    CANCELLED = "cancelled"
+    """A driver has cancelled the task before a worker took it."""
     DEAD_LETTER = "dead-letter"
     """The pool gave the task up because the processes that ran it died."""
 
@@ -48,7 +50,8 @@ class TaskOutcome(msgspec.Struct, omit_defaults=True, array_like=True):
             run.
         kind: an `OutcomeKind`; Fray ignores one that this version does not know.
         number: of an item, counted from 0; of a submission, 1 if the task is a generator.
-        data: the pickled value or exception; for a dead letter, or an exception that cannot be pickled, its text.
+        data: the pickled value or exception; for a dead letter, or an exception that cannot be pickled, its text; for a
+            submission, the `ItemPlace` of the task in the queue, as text.
     """
 
     task: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from fray_layouts.errors import InvalidInput
 from fray_layouts.key_encoding import (
@@ -22,6 +22,7 @@ _SEGMENT = re.compile(
     rf"([{BASE32_DIGITS}]{{9}})([{BASE32_DIGITS}]{{3}})([{BASE32_DIGITS}]{{6}})-([1-9][0-9]{{0,5}})", re.ASCII
 )
 _LARGE = re.compile(rf"({_SEGMENT.pattern})~{NUMBER_PATTERN}", re.ASCII)
+_PLACE = re.compile(rf"({_SEGMENT.pattern})/{NUMBER_PATTERN}", re.ASCII)
 _OUTCOME = re.compile(
     rf"([{BASE32_DIGITS}]{{5}})/([{BASE32_DIGITS}]{{2}})/(\1\2[{BASE32_DIGITS}]{{2}})[{BASE32_DIGITS}]{{6}}"
 )
@@ -90,6 +91,23 @@ class SegmentName:
     @staticmethod
     def time_of(text: str) -> float:
         return decode_time(text[:TIME_DIGITS])
+
+
+class ItemPlace(NamedTuple):
+    """The place of an item in its queue: its segment, and its number in the segment, counted from 0."""
+
+    segment: str
+    item: int
+
+    def __str__(self) -> str:
+        return f"{self.segment}/{self.item}"
+
+    @staticmethod
+    def parse(text: str) -> ItemPlace | None:
+        """The place that `str` wrote; None for any other text."""
+        found = _PLACE.fullmatch(text)
+        place = ItemPlace(found[1], int(found.groups()[-1])) if found else None
+        return place if place and place.item < SegmentName.items_of(place.segment) else None
 
 
 MAX_ORDERS = 32**3

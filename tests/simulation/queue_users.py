@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from fray.queue.file_queue import FileEngine
 from fray_coordinator.queue.delivery import Delivery
 from fray_coordinator.queue.errors import UnknownLease
+from fray_coordinator.store.interface import ABSENT
+from fray_layouts.queue_keys import ItemPlace
 from tests.simulation.loop import Participant
+from tests.simulation.queue_watching import NOTES
 
 if TYPE_CHECKING:
     from tests.simulation.queues import QueueWorld
 
+LATEST = 12
+"""Items among which threads choose those that they cancel, so that some of them still wait."""
 TIMEOUT = 10.0
 """Seconds of a lease; some are three times as long, so that users with different time-outs share segments."""
 
@@ -42,6 +47,8 @@ class QueueUser:
                     await self._engine.purge()
                 elif self._world.stormy and draw.random() < 0.05:
                     await self._look(draw)
+                elif self._world.stormy and draw.random() < self._world.trouble.cancelling:
+                    await self._cancel(draw)
                 await self._take(draw)
             with self._world.troubled():
                 await sleep(draw.uniform(0.1, 2))
@@ -58,6 +65,19 @@ class QueueUser:
         if not self._world.trouble.poison:  # a killer that is pushed again needs longer than the calm lasts
             looks.append(lambda: self._engine.redrive(2))
         await draw.choice(looks)()
+
+    async def _cancel(self, draw: random.Random) -> None:
+        """Cancel some of the latest items, of any producer."""
+        known, store = self._world.known, self._engine.queue.core.store
+        latest = [place for place in known.places if place not in known.acked | known.cancelled][-LATEST:]
+        chosen = draw.sample(latest, min(len(latest), draw.choice([1, 2, 4])))
+
+        async def note(places: Sequence[ItemPlace]) -> None:
+            await store.put(f"{NOTES}{draw.random()}", " ".join(map(str, places)).encode(), ABSENT)
+
+        cancelled = await self._engine.cancel(chosen, note)
+        known.cancelled.update(cancelled)
+        self._world.note(self._owner.name, "cancelled", " ".join(sorted(known.places[place] for place in cancelled)))
 
     async def _take(self, draw: random.Random) -> None:
         timeout = draw.choice([TIMEOUT, TIMEOUT, 3 * TIMEOUT])

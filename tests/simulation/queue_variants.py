@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from fray_coordinator.errors import BadRecord
 from fray_coordinator.protocol import queue_lease as rules
 from fray_coordinator.queue import claiming, collector, dead_letters, receipts, scanner
+from fray_coordinator.queue.cancelling import ItemCanceller
 from fray_coordinator.queue.collector import Collector
 from fray_coordinator.queue.finished_log import FinishedLog
 from fray_coordinator.queue.held_segment import HeldSegment, OutItem
@@ -109,6 +110,18 @@ def done_returns_before_its_write_landed() -> list[Swap]:
         task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
 
     return [(HeldSegment, "_end", end)]
+
+
+@variant
+def what_is_not_held_was_done() -> list[Swap]:
+    """A lease whose segment this process does not hold counts as done, also if the segment was lost."""
+    real = HeldSegments._grouped
+
+    def grouped(self: HeldSegments, leases: Any) -> Any:
+        groups, unknown = real(self, leases)
+        return groups, [lease for lease in unknown if lease.partition("/")[0] in self.by_name]
+
+    return [(HeldSegments, "_grouped", grouped)]
 
 
 @variant
@@ -329,6 +342,38 @@ def acknowledged_before_it_is_a_dead_letter() -> list[Swap]:
         await real(self, held, item, *given)
 
     return [(dead_letters.DeadLetterWriter, "write", write)]
+
+
+# --- cancelling
+
+
+@variant
+def items_of_others_are_cancelled() -> list[Swap]:
+    """A canceller takes a segment from the consumer that has it."""
+    return [(rules, "is_free", lambda lease, updated, now: not lease.problem)]
+
+
+@variant
+def cancelled_items_are_only_noted() -> list[Swap]:
+    """A canceller gives the segment back without completing the items, so a consumer gets them."""
+    return [(rules, "cancelled", lambda lease, items: rules.released(lease))]
+
+
+@variant
+def cancelled_items_are_noted_last() -> list[Swap]:
+    """A canceller completes the items first. If it dies then, all others wait for them for ever."""
+    real = ItemCanceller._cancel_held
+
+    async def cancel(self: ItemCanceller, held: HeldSegment, places: Any, note: Any) -> Any:
+        async def nothing(places: Any) -> None:
+            return None
+
+        cancelled = await real(self, held, places, nothing)
+        if cancelled:
+            await note(cancelled)
+        return cancelled
+
+    return [(ItemCanceller, "_cancel_held", cancel)]
 
 
 # --- odd objects

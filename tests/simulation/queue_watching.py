@@ -19,7 +19,7 @@ from fray_coordinator.queue.poison_isolation import PoisonIsolation
 from fray_coordinator.queue.producer import Producer
 from fray_coordinator.store.interface import Object
 from fray_layouts import codec
-from fray_layouts.queue_keys import QueueKeys, SegmentName
+from fray_layouts.queue_keys import ItemPlace, QueueKeys, SegmentName
 from fray_layouts.queue_records import QueueLease, Receipt, decode_segment
 from tests.simulation.invariants import Broken
 from tests.simulation.loop import OWNER, Participant
@@ -28,6 +28,8 @@ from tests.simulation.stage import Stage
 
 NAMES = QueueKeys("q/")
 DEAD = NAMES.dead_letters
+NOTES = "notes/"
+"""The prefix of the objects that say which items were cancelled, as a pool's outcomes do."""
 
 
 @dataclass(slots=True)
@@ -41,18 +43,25 @@ class Known:
         content: payloads of each segment.
         excused: payloads that were out when their consumer crashed, froze or was slow: they may look like killers.
         large: payloads of items that are objects of their own, by key.
+        places: payloads that may be cancelled, by place.
+        noted: places whose cancellation is noted. cancelled: places that a call said to be cancelled.
+        got: places that were handed out.
         purges: purges that some user is to make.
         ending: leases that their users have ended. Until that is written the items are out, but nobody works on them.
     """
 
     pushed: set[str] = field(default_factory=set)
     maybe: set[str] = field(default_factory=set)
-    acked: set[tuple[str, int]] = field(default_factory=set)
+    acked: set[ItemPlace] = field(default_factory=set)
     ended: set[str] = field(default_factory=set)
     dead: set[str] = field(default_factory=set)
     content: dict[str, list[str]] = field(default_factory=dict)
     excused: set[str] = field(default_factory=set)
     large: dict[str, str] = field(default_factory=dict)
+    places: dict[ItemPlace, str] = field(default_factory=dict)
+    noted: set[ItemPlace] = field(default_factory=set)
+    cancelled: set[ItemPlace] = field(default_factory=set)
+    got: set[ItemPlace] = field(default_factory=set)
     purges: int = 0
     ending: set[str] = field(default_factory=set)
 
@@ -64,6 +73,7 @@ class QueueWatch(Stage):
         super().__init__(seed, label)
         self.consumers: dict[Participant, Consumer] = {}
         self.known = Known()
+        self.purging = False
         self.strangers = QueueStrangers(self, NAMES)
 
     def handed_out(self, segment: HeldSegment, delivery: Delivery) -> None:
@@ -79,6 +89,9 @@ class QueueWatch(Stage):
             self.is_broken(Broken("a suspect is alone in its process", f"{payload} is out with {sorted(out)}", payload))
         if place in self.known.acked:
             self.is_broken(Broken("an acknowledged item never comes back", f"{payload} came back", payload))
+        if place in self.known.cancelled:
+            self.is_broken(Broken("a cancelled item is never handed out", f"{payload} was handed out", payload))
+        self.known.got.add(place)
         if payload not in self.known.maybe:
             self.is_broken(Broken("only what was pushed is delivered", payload, payload))
 
@@ -106,6 +119,8 @@ class QueueWatch(Stage):
             self._deleted(key, found[0])
         elif after is not None and key.startswith((NAMES.all_large, DEAD.all_large)):
             self.known.large[key] = after.data.decode().strip()
+        elif key.startswith(NOTES) and after is not None:
+            self.known.noted.update(filter(None, map(ItemPlace.parse, after.data.decode().split())))
         elif NAMES.receipt_time(key) is not None and after is not None:
             self._receipted(codec.decode(after.data, Receipt).record)
 
@@ -142,8 +157,16 @@ class QueueWatch(Stage):
         for item in range(SegmentName.items_of(segment)):
             if _is_done(was, item) and not _is_done(now, item):
                 self.is_broken(Broken("what is done stays done", f"{segment}: item {item}", segment))
+            if _is_done(now, item) and not self._is_known_to_end(now, ItemPlace(segment, item)):
+                what = f"{segment}: item {item} is done, which nobody got"
+                self.is_broken(Broken("a cancelled item is noted before it is done", what, segment))
             if _is_done(now, item):
                 self.known.ended.add(self.known.content[segment][item])
+
+    def _is_known_to_end(self, lease: QueueLease, place: ItemPlace) -> bool:
+        """Whether those who wait for an item that is done can know its end: somebody got it, or the end is stored."""
+        ends_elsewhere = str(place.item) in lease.dead_lettered_at or self.purging
+        return place in self.known.got or place in self.known.noted or ends_elsewhere
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -202,10 +225,10 @@ class QueueWatch(Stage):
         return key in self.strangers.odd or key.removesuffix("~lease") in self.strangers.odd
 
 
-def place_of(lease: str) -> tuple[str, int]:
-    """(segment, index) of the item of a lease."""
-    segment, index, *_ = lease.split("/")
-    return segment, int(index)
+def place_of(lease: str) -> ItemPlace:
+    """The place of the item of a lease."""
+    segment, item, *_ = lease.split("/")
+    return ItemPlace(segment, int(item))
 
 
 def _is_done(lease: QueueLease, item: int) -> bool:

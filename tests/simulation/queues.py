@@ -66,6 +66,7 @@ class Trouble(Plan):
         large: share of the items that are objects of their own.
         giving_up: share of deliveries that their user gives up.
         purges: number of purges.
+        cancelling: share of their turns in which threads cancel items.
     """
 
     rates: Rates
@@ -84,6 +85,7 @@ class Trouble(Plan):
     large: float
     giving_up: float
     purges: int
+    cancelling: float
 
     @staticmethod
     def drawn(draw: random.Random) -> Trouble:
@@ -104,6 +106,7 @@ class Trouble(Plan):
             large=draw.choice([0.0, 0.0, 0.2]),
             giving_up=draw.choice([0.0, 0.0, 0.05]),
             purges=int(draw.random() < 0.1),
+            cancelling=draw.choice([0.0, 0.05, 0.3]),
         )
 
 
@@ -117,6 +120,7 @@ class QueueWorld(QueueWatch):
     def __init__(self, seed: int) -> None:
         super().__init__(seed, "queue ")
         self.trouble = Trouble.drawn(self.draw)
+        self.purging = self.trouble.purges > 0
         self.producing: set[Participant] = set()
         self._mishaps = random.Random(f"queue mishaps {seed}")
 
@@ -133,7 +137,7 @@ class QueueWorld(QueueWatch):
                 self._storm()
                 self._calm()
             finally:
-                self._sum_up(**{"items done": len(self.known.acked)})
+                self._sum_up(**{"items done": len(self.known.acked), "items cancelled": len(self.known.cancelled)})
                 self.loop.bury()
 
     def _storm(self) -> None:
@@ -195,7 +199,8 @@ class QueueWorld(QueueWatch):
     def _check_letters(self) -> None:
         for payload in self.known.dead - self.trouble.poison - self.known.excused:
             raise Broken("no harmless item is condemned", f"{payload} is a dead letter", payload)
-        for payload in self.trouble.poison & self.known.pushed if not self.trouble.purges else ():
+        cancelled = {self.known.places[place] for place in self.known.noted if place in self.known.places}
+        for payload in self.trouble.poison & self.known.pushed - cancelled if not self.trouble.purges else ():
             if payload not in self.known.dead:
                 raise Broken("what kills its consumers is a dead letter", f"{payload} is none", payload)
 
@@ -216,7 +221,8 @@ class QueueWorld(QueueWatch):
                 self.known.maybe.update(payloads)
                 with self.troubled():
                     items = [self._encoded(payload, draw.random() < self.trouble.large) for payload in payloads]
-                    await producer.push(items, draw.choice([1, 2, 4]))
+                    places = await producer.push(items, draw.choice([1, 2, 4]))
+                    self.known.places.update(zip(places, payloads, strict=True))
                     self.known.pushed.update(payloads)
                     self.note(name, "pushed", " ".join(payloads))
                 with self.troubled():

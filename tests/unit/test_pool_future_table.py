@@ -6,6 +6,7 @@ import gc
 import pickle
 import weakref
 from collections.abc import Callable
+from concurrent import futures
 from concurrent.futures import Future
 from typing import Any
 
@@ -16,6 +17,7 @@ from fray.pool import PoolClosed
 from fray.pool.future_table import FutureTable
 from fray_agents.rpc.wire.serialization import pack_error
 from fray_layouts.pool_records import TaskOutcome, key_and_run, task_id
+from fray_layouts.queue_keys import ItemPlace, SegmentName
 
 
 class Unreadable:
@@ -142,3 +144,50 @@ def test_one_of_several_drivers_knows_only_its_own_tasks() -> None:
     mine = table.enter("mine")
     table.apply([TaskOutcome("theirs", "submitted"), value("theirs", 1), value("mine", 2)])
     assert (mine.result(0), list(table.futures), table.unfinished) == (2, ["mine"], 0)
+
+
+def test_a_cancelled_task_ends_for_everyone_who_waits_whatever_comes_later() -> None:
+    asked: list[tuple[str, bool]] = []
+
+    def take_back(task: str, wait: bool) -> bool:
+        asked.append((task, wait))
+        table.end_cancelled(task)
+        return True
+
+    table = FutureTable(take_back=take_back)
+    future, series = table.enter("key"), table.enter("series", yields=True)
+    assert not future.running()
+    assert future.cancel()
+    table.apply([TaskOutcome("key", "cancelled"), TaskOutcome("series", "cancelled"), value("key", 1)])
+    table.end_cancelled("key")
+    assert futures.wait([future, series], 0).not_done == set()
+    assert isinstance(series, GeneratorFuture)
+    for ended in (future, series):
+        assert ended.cancelled()
+        assert ended.cancel()
+        with pytest.raises(futures.CancelledError):
+            ended.result(0)
+    with pytest.raises(futures.CancelledError):
+        next(series)
+    assert (asked, table.unfinished) == ([("key", True)], 0)
+
+
+def test_a_task_that_has_ended_is_not_asked_for() -> None:
+    table = FutureTable(take_back=lambda task, wait: pytest.fail("it has ended"))
+    future = table.enter("key")
+    table.apply([value("key", 1), TaskOutcome("key", "cancelled")])
+    table.end_cancelled("key")
+    assert not future.cancel()
+    assert future.result(0) == 1
+
+
+def test_a_task_that_waits_at_two_places_is_not_taken_back() -> None:
+    """Two drivers have submitted its key at the same time, and the other item would still run."""
+    table, (one, two) = FutureTable(), (ItemPlace(str(SegmentName(1.0, n, "abcdef", 3)), 2) for n in range(2))
+    table.apply([TaskOutcome("key", "submitted", 0, str(one).encode()), TaskOutcome("odd", "submitted", 0, b"\xff")])
+    assert (table.place_of("key"), table.place_of("odd")) == (one, None)
+    table.note_place("key", one)
+    assert table.place_of("key") == one
+    table.note_place("key", two)
+    table.note_place("key", one)
+    assert table.place_of("key") is None

@@ -28,6 +28,7 @@ def _leases() -> File:
         "a failure": ({"do": "count", "item": 2}, queue_lease.counted(HELD, 2)),
         "a fifth failure": ({"do": "count", "item": 2, "lease": plain(counted)}, queue_lease.counted(counted, 2)),
         "released": ({"do": "release"}, queue_lease.released(HELD)),
+        "items 0 and 5 are cancelled": ({"do": "cancel", "items": [0, 5]}, queue_lease.cancelled(HELD, 0b100001)),
         "a dead letter": ({"do": "dead letter", "item": 2, "time": NOW}, queue_lease.dead_lettered(HELD, 2, NOW)),
         "set aside": ({"do": "set aside", "problem": "no segment"}, queue_lease.set_aside(HELD, "no segment")),
     }

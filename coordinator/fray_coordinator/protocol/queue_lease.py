@@ -31,6 +31,15 @@ lease that has no owner without reading receipts.
 did not release its lease reads the receipts first. A segment whose very claim a receipt names is done. A receipt that
 names a former claim was written too late, and means nothing.
 
+**Cancelled items.** An item that nobody has can be taken back, so that nobody ever gets it.
+
+*Unsafe sequence*: a driver notes that a task is cancelled, and meanwhile a worker takes its item and runs it. Or: it
+completes the item, and dies before it notes that; then all others wait for the task for ever.
+
+*Why this cannot happen*: a canceller claims the segment as a consumer does. While it holds the lease, it first notes
+the end of the item, and then completes it. If it dies in between, the item comes back. Only if it freezes there for
+longer than the lease lasts, an item whose end is noted may be handed out, and the canceller learns that.
+
 **Poison items.** An item may kill its process, or hang in it until the lease runs out. If a claim ended without a
 release, nobody knows which of the items that were handed out did it. So from then on each item of the segment is a
 suspect: its start is counted as a failure before it is handed out, and it is alone in its process. Only such starts,
@@ -100,6 +109,14 @@ def trusted_until(sent: float, timeout: float) -> float:
     return sent + TRUSTED_SHARE * timeout
 
 
+def is_free(lease: QueueLease, updated: float, now: float) -> bool:
+    """Whether nobody has the segment, as far as the storage's clock tells, so that its items can be cancelled.
+
+    updated, now: as for `has_expired`.
+    """
+    return not lease.problem and (not lease.owner or has_expired(lease, 0.0, updated, now))
+
+
 def leaves_enough(remaining: float, timeout: float) -> bool:
     """Whether the rest of a lease is long enough for an item that is handed out for `timeout` seconds."""
     return remaining >= shortest_remaining(timeout)
@@ -161,6 +178,11 @@ def counted(lease: QueueLease, item: int, by: int = 1) -> QueueLease:
 def renewed(lease: QueueLease, timeout: float) -> QueueLease:
     """The renewed lease, with the longest time-out that was asked for."""
     return replace(lease, timeout=max(lease.timeout, timeout))
+
+
+def cancelled(lease: QueueLease, items: int) -> QueueLease:
+    """The lease after a claim that was made only to cancel items. items: the bitmap of these."""
+    return released(completed(lease, items))
 
 
 def released(lease: QueueLease) -> QueueLease:

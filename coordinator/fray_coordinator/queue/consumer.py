@@ -15,6 +15,7 @@ from fray_coordinator.backoff import backoff
 from fray_coordinator.concurrency import map_concurrently
 from fray_coordinator.errors import StoreUnavailable
 from fray_coordinator.protocol import queue_lease as rules, queue_scan as scan
+from fray_coordinator.queue.cancelling import ItemCanceller, NoteCancelled
 from fray_coordinator.queue.collector import Collector
 from fray_coordinator.queue.dead_letters import DeadLetterWriter
 from fray_coordinator.queue.delivery import Delivery, take_or_return
@@ -26,6 +27,7 @@ from fray_coordinator.queue.open_queue import OpenQueue
 from fray_coordinator.queue.poison_isolation import PoisonIsolation
 from fray_coordinator.queue.scanner import SegmentScanner
 from fray_layouts.errors import FrayError
+from fray_layouts.queue_keys import ItemPlace
 
 log = logging.getLogger("fray")
 MAINTENANCE_INTERVAL = 1.0
@@ -50,6 +52,7 @@ class Consumer:
         self._collector = Collector(queue)
         self._dead_letters = DeadLetterWriter(queue)
         self._scanner = SegmentScanner(queue, doorbell, self._collector, self.held.__contains__)
+        self._canceller = ItemCanceller(queue, self._completed, self._released)
         self._maintenance: asyncio.Task[None] | None = None
 
     # --- taking
@@ -258,6 +261,11 @@ class Consumer:
             raise
         item.segment.leave(item)
         self._segments.settle(item.segment)
+
+    async def cancel(self, places: Iterable[ItemPlace], note: NoteCancelled) -> set[ItemPlace]:
+        """Cancel the items that nobody has; see `ItemCanceller.cancel`."""
+        self._maintain()  # which deletes the segments of which nothing is left
+        return await self._canceller.cancel(places, note)
 
     async def clear(self) -> None:
         """Delete the segments that this process finished, so that nobody counts them any more."""

@@ -142,6 +142,7 @@ function leaseOf({ lease, do: action, item, items, time, problem }) {
     "take": () => leases.taken(lease, claimed),
     "complete": () => leases.completed("first", items)(lease),
     "count": () => leases.counted("first", item)(lease),
+    "cancel": () => leases.released("first")(leases.completed("first", items)(lease)),
     "release": () => leases.released(lease.owner)(lease),
     "dead letter": () => leases.deadLettered("first", item, time, 0)(lease),
     "set aside": () => leases.setAside("first", problem)(lease),
