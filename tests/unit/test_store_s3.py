@@ -250,6 +250,29 @@ def test_keys_that_have_expired_are_looked_for_again(home: Path, monkeypatch: py
     assert asked == ["old us-east-1", "new us-east-1"]
 
 
+def test_a_host_whose_clock_is_right_signs_by_it_if_the_services_date_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    stamps: list[str] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        stamps.append(request.headers["x-amz-date"])
+        date = {"Date": "Sun, 22 Nov 2037 02:33:01 GMT"}
+        if not stamps[-1].startswith("2037"):
+            return web.Response(status=404 if request.method == "GET" else 200, headers={"ETag": "v", **date})
+        return web.Response(status=403, text="<Error><Code>RequestTimeTooSkewed</Code></Error>", headers=date)
+
+    async def main() -> None:
+        store = await open_store("s3://bucket/root")
+        for key in ("one", "two"):
+            assert isinstance(await store.put(key, b"data", ABSENT), Applied)
+        await store.close()
+
+    with answered_by(answer) as server:
+        for name, value in {**AWS, "AWS_ENDPOINT_URL": server.url}.items():
+            monkeypatch.setenv(name, value)
+        asyncio.run(main())
+    assert [stamp[:4] == "2037" for stamp in stamps] == [False, True, False, False]
+
+
 def test_a_host_whose_clock_is_wrong_signs_by_the_services(monkeypatch: pytest.MonkeyPatch) -> None:
     stamps: list[str] = []
 

@@ -75,6 +75,7 @@ class S3Backend:
         self._location = Location("s3", bucket, prefix)
         self.root = self._location.root
         self._server_clock = ServerClock(clock)
+        self._signs_by_server, self._signed_by_server = True, False
         self._region: str | None = None
         self._url = ""
         self._client = PerLoop(open_client)
@@ -195,6 +196,8 @@ class S3Backend:
             code, message, _ = _error(answer)
         if code == "NoSuchBucket":
             raise no_such_bucket(self._location.bucket, "aws s3 mb s3://", "s3:CreateBucket")
+        if code == "RequestTimeTooSkewed":
+            self._signs_by_server = not self._signed_by_server  # `Date` may be that of a proxy whose clock is wrong
         if code in STALE_CREDENTIAL_CODES:
             await self._access.take()  # there may be new ones by now
         if answer.status >= 300 and answer.status != 304 and not (answer.status == 404 and may_be_absent):
@@ -223,7 +226,9 @@ class S3Backend:
         bucket, text = urlsplit(access.url), query_text(query)
         target = f"{bucket.path}{path}" or "/"
         sent = self._server_clock.wall()
-        now = sent + (self._server_clock.offset() or 0)
+        offset = self._server_clock.offset() if self._signs_by_server else None
+        self._signed_by_server = offset is not None
+        now = sent + (offset or 0)
         signed = signed_headers(method, bucket.netloc, target, text, headers, digest, keys, access.region, now)
         answer = await client.request(
             method, f"{bucket.scheme}://{bucket.netloc}{target}?{text}", signed, data, max_body, access.ca_bundle
