@@ -27,7 +27,7 @@ from fray_coordinator.store.interface import ANY, AttemptFailed
 from fray_coordinator.store.key_rules import MAX_RECORD_BYTES
 from fray_coordinator.store.opening import open_backend
 from fray_layouts import codec
-from fray_layouts.errors import Malformed
+from fray_layouts.errors import InvalidInput, Malformed
 from fray_layouts.index_keys import ChildKey, PendingKey, PlacementKey
 from fray_layouts.object_keys import CLUSTER_KEY, AgentKeys, CoordinatorKeys, JobKeys
 from fray_layouts.records import JobRecord, ReconcilerRecord
@@ -179,7 +179,7 @@ class Copier:
 
     async def _read(self, keys: list[str]) -> dict[str, bytes]:
         async def read(key: str) -> tuple[str, bytes] | None:
-            with suppress(BadRecord):  # a stranger's
+            with suppress(BadRecord, InvalidInput):  # a stranger's
                 if (found := await self.core.store.get(key)) is not None:
                     return key, found.data
             return None

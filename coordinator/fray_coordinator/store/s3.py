@@ -75,7 +75,7 @@ class S3Backend:
         self._location = Location("s3", bucket, prefix)
         self.root = self._location.root
         self._server_clock = ServerClock(clock)
-        self._signs_by_server, self._signed_by_server = True, False
+        self._signs_by_server = True
         self._region: str | None = None
         self._url = ""
         self._client = PerLoop(open_client)
@@ -187,17 +187,22 @@ class S3Backend:
     ) -> HttpAnswer:
         """Send a request. Returns success, 304 and an object's 404; raises `AttemptFailed` for any other answer."""
         digest = hashlib.sha256(data) if len(data) < THREAD_BYTES else await asyncio.to_thread(hashlib.sha256, data)
-        answer = await self._send(method, path, query, data, headers or {}, digest.hexdigest(), max_body)
+        offset = (self._server_clock.offset() or 0.0) if self._signs_by_server else 0.0
+        answer = await self._send(method, path, query, data, headers or {}, digest.hexdigest(), max_body, offset)
         code, message, region = _error(answer)
+        if code == "RequestTimeTooSkewed":  # one of the clocks is wrong, or `Date` is that of a proxy
+            offset = 0.0 if offset else self._server_clock.offset() or 0.0
+            answer = await self._send(method, path, query, data, headers or {}, digest.hexdigest(), max_body, offset)
+            code, message, region = _error(answer)
+            if code != "RequestTimeTooSkewed":
+                self._signs_by_server = offset != 0.0
         if answer.status in WRONG_REGION_STATUSES and region not in ("", (await self._access.get()).region):
             self._region = region
             await self._access.take()
-            answer = await self._send(method, path, query, data, headers or {}, digest.hexdigest(), max_body)
+            answer = await self._send(method, path, query, data, headers or {}, digest.hexdigest(), max_body, offset)
             code, message, _ = _error(answer)
         if code == "NoSuchBucket":
             raise no_such_bucket(self._location.bucket, "aws s3 mb s3://", "s3:CreateBucket")
-        if code == "RequestTimeTooSkewed":
-            self._signs_by_server = not self._signed_by_server  # `Date` may be that of a proxy whose clock is wrong
         if code in STALE_CREDENTIAL_CODES:
             await self._access.take()  # there may be new ones by now
         if answer.status >= 300 and answer.status != 304 and not (answer.status == 404 and may_be_absent):
@@ -214,8 +219,9 @@ class S3Backend:
         headers: Mapping[str, str],
         digest: str,
         max_body: int,
+        offset: float,
     ) -> HttpAnswer:
-        """Sign a request and send it."""
+        """Sign a request and send it. offset: seconds that the clock of the signature is ahead of this host's."""
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT):
                 access = await self._access.get()
@@ -226,9 +232,7 @@ class S3Backend:
         bucket, text = urlsplit(access.url), query_text(query)
         target = f"{bucket.path}{path}" or "/"
         sent = self._server_clock.wall()
-        offset = self._server_clock.offset() if self._signs_by_server else None
-        self._signed_by_server = offset is not None
-        now = sent + (offset or 0)
+        now = sent + offset
         signed = signed_headers(method, bucket.netloc, target, text, headers, digest, keys, access.region, now)
         answer = await client.request(
             method, f"{bucket.scheme}://{bucket.netloc}{target}?{text}", signed, data, max_body, access.ca_bundle
