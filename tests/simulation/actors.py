@@ -81,6 +81,7 @@ class ActorWorld(World):
     """
 
     kind = "actors"
+    operating: ClassVar[dict[str, float]] = {}
     strange: ClassVar[dict[str, float]] = {habit: weight for habit, weight in STRANGE.items() if habit not in HARMFUL}
     module = "tests.simulation.actors"
     variants = VARIANTS

@@ -333,6 +333,10 @@ def _drops(world: World) -> list[str]:
 
 
 def _is_job_odd(world: World, drop: str) -> bool:
-    lies = world.storage.contents.objects[drop]
+    """Whether the drop's job or its parent cannot be read, or the parent waits for such a job."""
+    lies, strangers = world.storage.contents.objects[drop], world.strangers
     made = world.watching.made_of.get((drop, lies.version), ())
-    return any(world.strangers.is_stranger(JobKeys.key(job)) for job in (*made, job_named_by(lies)))
+    parent = world.watching.parents_named.get((drop, lies.version)) or ""
+    above = world.watching.jobs.get(parent)
+    odd = any(strangers.is_stranger(JobKeys.key(job)) for job in (*made, job_named_by(lies), parent))
+    return odd or (above is not None and strangers.excuses(above))

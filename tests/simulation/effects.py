@@ -10,8 +10,8 @@ class Run:
     """One task of one attempt, or of one replica of it.
 
     Attributes:
-        how: "" while it runs; then "success", "failure" (its own), or why it was killed: "eof", "deadline", or the
-            reason of its agent ("stopped", "preempted", ...).
+        how: "" while it runs; then "success", "failure" or "timeout" (its own failures), or why it was killed: "eof",
+            "deadline", or the reason of its agent ("stopped", "preempted", ...).
         complete_before_stop: whether it had succeeded before it got a signal.
         told: whether its agent knows of the end.
         replica: its number among `replicas`.
@@ -28,6 +28,11 @@ class Run:
     told: bool = False
     replica: int = 0
     replicas: int = 1
+
+    @property
+    def failed(self) -> bool:
+        """Whether it ended by its own fault."""
+        return self.how in ("failure", "timeout")
 
     @property
     def told_as(self) -> str:

@@ -169,7 +169,7 @@ def a_gangs_failure_is_a_replicas_own(w: GangWatch, c: Change) -> None:
     if (after.status, after.attempt) == (before.status, before.attempt):
         return
     runs = [w.world.effects.of(c.name, before.attempt, number) for number in range(before.spec.replicas)]
-    failed = [run for run in runs if run is not None and run.how == "failure"]
+    failed = [run for run in runs if run is not None and run.failed]
     a_killer = before.agent_deaths + 1 >= ClusterSettings().host_killer_limit
     if after.failures > before.failures and not failed and not a_killer:
         message = f"{c.name}: attempt {before.attempt} ended by {[run and run.how for run in runs]}"

@@ -68,7 +68,8 @@ class GangHost(Host):
         super().__init__(world, name, draw)
         self.cores = draw.choice([2, 4, 4, 8])
         self.slice = place
-        self.zone = f"z{draw.randrange(world.fleet.zones)}" if place is None else "z0"
+        zone = f"z{draw.randrange(world.fleet.zones)}" if place is None else "z0"
+        self.place = HostPlace(zone=zone, slice=place)
         self.chip_is_held = False
         self.found_free_at: float | None = None
         self.older = place is None and name != "h1" and draw.random() < world.fleet.older
@@ -82,9 +83,7 @@ class GangHost(Host):
 
     def options(self) -> AgentOptions:
         check = self._check_chips if self.slice is not None else None
-        return dataclasses.replace(
-            super().options(), place=HostPlace(zone=self.zone, slice=self.slice), check_chips=check
-        )
+        return dataclasses.replace(super().options(), check_chips=check)
 
     def _check_chips(self) -> str:
         self.found_free_at = None if self.chip_is_held else self.world.loop.now
@@ -108,6 +107,7 @@ class GangWorld(World):
     module = "tests.simulation.gangs"
     variants = Variants(gang_variants.VARIANTS | reservation_variants.VARIANTS)
     usual: ClassVar[dict[str, float]] = USUAL
+    operating: ClassVar[dict[str, float]] = {}
     hosts: list[GangHost]  # type: ignore[assignment]
 
     def __init__(self, seed: int) -> None:

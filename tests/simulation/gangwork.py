@@ -89,7 +89,7 @@ class GangTask(HostTask):
             self._end(AttemptExit(kind=self._cause or "exited", code=1), "a peer was lost")
 
     def _end(self, end: AttemptExit, how: str = "") -> None:
-        killed = self.run.end is None and how not in ("success", "failure")
+        killed = self.run.end is None and how not in ("success", "failure", "timeout")
         super()._end(end, how)
         if killed:
             self._at(0.01, self._host.world.peer_lost, self.run)  # type: ignore[attr-defined]
@@ -183,9 +183,9 @@ def fits(world: World, spec: JobSpec, hosts: Sequence[Host]) -> bool:
         each = [min(room, 1) for room in each]
     if not spec.same:
         return sum(each) >= spec.replicas
-    zones = {host.zone for host in hosts}
+    zones = {host.place.zone for host in hosts}
     return any(
-        sum(room for host, room in zip(hosts, each, strict=True) if host.zone == zone) >= spec.replicas
+        sum(room for host, room in zip(hosts, each, strict=True) if host.place.zone == zone) >= spec.replicas
         for zone in zones
     )
 

@@ -18,11 +18,12 @@ from fray_coordinator.errors import BadRecord, ParentNotRunning, StoreError, Sto
 from fray_coordinator.jobs.submission import submit
 from fray_layouts.errors import InvalidInput
 from fray_layouts.records import Resources, SliceMember, Software
+from fray_layouts.spec import JobSpec
 from fray_layouts.spec_parsing import parse_spec
 from tests.simulation.disk import DiskPath
 from tests.simulation.loop import Participant
 from tests.simulation.tasks import HostTask
-from tests.simulation.work import drawn_children, is_hopeless
+from tests.simulation.work import drawn_children, drawn_place, is_hopeless, is_place_for
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -36,7 +37,7 @@ NO_UV = Software(python=OWN_PYTHON)
 
 
 class Host:
-    """One machine. `fails_starts`: no task can be started on it; `slice`, `zone`: as in its agent's record."""
+    """One machine. `fails_starts`: no task can be started on it; `slice`, `place`: as in its agent's record."""
 
     def __init__(self, world: World, name: str, draw: random.Random) -> None:
         self.world = world
@@ -52,7 +53,7 @@ class Host:
         self.fails_starts = name != "h1" and draw.random() < world.hardships.broken_hosts
         self.cores = 4 if name == "h1" else draw.choice([1, 2, 2, 4])
         self.slice: SliceMember | None = None
-        self.zone = ""
+        self.place = drawn_place(random.Random(f"place {world.seed} {name}"))
         self._disk: dict[str, bytes] = {}
         self._starts = 0
         self._launchers: dict[HostTask, Participant] = {}
@@ -77,7 +78,12 @@ class Host:
     def options(self) -> AgentOptions:
         """The options of the agent."""
         work_dir: Any = DiskPath(self._disk, "/work", self.world.mishap)
-        return AgentOptions(capacity=self.capacity, software=NO_UV, work_dir=work_dir)
+        return AgentOptions(capacity=self.capacity, software=NO_UV, work_dir=work_dir, place=self.place)
+
+    def suits(self, spec: JobSpec) -> bool:
+        """Whether the job, or a replica of it, could run here if nothing else did."""
+        has_room = self.capacity.cpu >= round(1000 * spec.resources.cpu)
+        return not self.fails_starts and has_room and is_place_for(spec, self.place)
 
     def terminate(self) -> None:
         """Send SIGTERM to the agent's process."""

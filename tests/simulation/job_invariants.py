@@ -123,7 +123,7 @@ def preemption_never_spends_the_failure_budget(w: Watching, c: Change) -> None:
     if (after.status, after.attempt) == (before.status, before.attempt):
         return
     run = w.world.effects.of(c.name, before.attempt)
-    own_failure = run is not None and run.how == "failure"
+    own_failure = run is not None and run.failed
     holders_word = w.world.acts_for(c.sender, before.lease.agent)
     a_killer = not holders_word and before.agent_deaths + 1 >= ClusterSettings().host_killer_limit
     hopeless = is_hopeless(w.world.seed, after.spec.name, after.id)

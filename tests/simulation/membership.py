@@ -65,6 +65,12 @@ class Membership(Storm):
     def joined(self, agent_id: str, host: Host) -> None:
         self.note(host.name, "joins as", agent_id)
 
+    def terminate(self, agent_id: str) -> None:
+        """Send SIGTERM to the agent's process, if it is one of a host and is up."""
+        process, host = self._process_of.get(agent_id, (None, None))
+        if isinstance(host, Host) and host.process is process:
+            host.terminate()
+
     def is_process_of(self, sender: Participant, agent_id: str) -> bool:
         found = self._process_of.get(agent_id)
         return found is not None and found[0] is sender

@@ -9,7 +9,7 @@ from fray_coordinator.errors import StoreRefused, StoreUnavailable
 from fray_coordinator.protocol.transitions import TERMINAL
 from fray_layouts.object_keys import JobKeys
 from fray_layouts.records import JobRecord
-from tests.simulation import gang_invariants, invariants
+from tests.simulation import gang_invariants, invariants, upkeep_invariants
 from tests.simulation.effects import Run
 from tests.simulation.host import Host
 from tests.simulation.invariants import Broken
@@ -65,6 +65,7 @@ class Reports(Membership):
                 invariants.an_attempt_runs_once(run)
             if run.replicas == 1:
                 invariants.one_copy_at_a_time(self.watching, run, others)
+                upkeep_invariants.a_job_runs_where_it_may(self.watching, run)
             else:
                 gang_invariants.attempts_never_overlap(self.watching, run, others)
         except Broken as broken:
@@ -77,6 +78,7 @@ class Reports(Membership):
             return
         try:
             invariants.the_outage_grace_ends(self.watching, run)
+            upkeep_invariants.an_attempt_ends_by_its_time_limit(self.watching, run)
         except Broken as broken:
             self.is_broken(broken)
 

@@ -138,7 +138,7 @@ class HostTask:
     # --- events on the host
 
     def killed(self) -> None:
-        self._end(AttemptExit(kind=self._cause, signal=9), "failure" if self._cause == "timeout" else "")
+        self._end(AttemptExit(kind=self._cause, signal=9))
 
     def orphaned(self) -> None:
         """End because the agent's process is gone."""
@@ -150,7 +150,9 @@ class HostTask:
         self._at(grace, self.killed)
 
     def _end_by_itself(self) -> None:
-        if not self.script.fails:
+        if self._cause == "timeout":  # whatever exit code it returns
+            self.killed()
+        elif not self.script.fails:
             self._end(AttemptExit(kind="success", code=0), "success")
         elif self._cause:
             self._end(AttemptExit(kind=self._cause, code=1))
@@ -162,7 +164,10 @@ class HostTask:
             return
         self._host.running.remove(self)
         self._host.task_over(self)
-        self._host.world.task_ended(self.run, how or end.kind, end.kind == "success" and not self._cause)
+        how = (
+            end.kind if end.kind == "timeout" else how or end.kind
+        )  # the first cause stands, also if something else ends it
+        self._host.world.task_ended(self.run, how, end.kind == "success" and not self._cause)
         self._at(PIPE_DELAY, self._tell, end)
 
     def _tell(self, end: AttemptExit) -> None:

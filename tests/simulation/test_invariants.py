@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from unittest import mock
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -19,10 +20,12 @@ from fray_coordinator.errors import StoreRefused
 from fray_coordinator.fsck import Problem
 from fray_coordinator.protocol.scheduling import entry_of
 from fray_coordinator.protocol.transitions import Status
-from fray_coordinator.store.interface import ANY
+from fray_coordinator.store.interface import ANY, Object
 from fray_coordinator.store.memory import MemoryContents
+from fray_layouts.object_keys import AsideKeys, JobKeys
 from fray_layouts.records import (
     AgentRecord,
+    AttemptExit,
     EndpointRecord,
     JobLease,
     JobRecord,
@@ -30,7 +33,7 @@ from fray_layouts.records import (
     StopRequest,
 )
 from fray_layouts.spec_parsing import parse_spec
-from tests.simulation import calm
+from tests.simulation import calm, upkeep_invariants
 from tests.simulation.actors import ActorWorld
 from tests.simulation.agent_invariants import the_dead_stay_dead
 from tests.simulation.effects import Run
@@ -50,6 +53,7 @@ from tests.simulation.queues import QueueWorld
 from tests.simulation.stage import Stage
 from tests.simulation.strange_roots import StrangeRoots
 from tests.simulation.strength import VARIANTS, WORLDS, Catch, by_rule, by_test, heading
+from tests.simulation.upkeep_invariants import a_timed_out_attempt_ends_as_such
 from tests.simulation.watching import Change
 from tests.simulation.work import drawn_spec
 from tests.simulation.world import World
@@ -248,6 +252,23 @@ def a_write_lands_in_another_cluster() -> None:
     raise_what_broke(world)
 
 
+def a_timed_out_job_counts_as_exited() -> None:
+    world = World(0)
+    lease = JobLease(agent="agent", host="h1", since=0.0)
+    running = replace(JOB, status=str(Status.RUNNING), lease=lease)
+    ended = replace(running, status=str(Status.FAILED), exit=AttemptExit(kind="exited", code=1))
+    world.effects.runs[JOB.id, 1, 0] = dataclasses.replace(RUN, how="timeout", end=1.0, told=True)
+    with mock.patch.object(world, "acts_for", return_value=True):
+        a_timed_out_attempt_ends_as_such(world.watching, Change(JOB.id, running, ended, {}, {}, HERE))
+
+
+def a_sound_record_is_set_aside() -> None:
+    world = World(0)
+    sound = Object(msgspec.json.encode(JOB), "1", 0.0)
+    aside = AsideKeys.key(JobKeys.key(JOB.id), 0.0, "0" * 16)
+    upkeep_invariants.on_write(world.watching, aside, None, sound, HERE)
+
+
 SHOWN: dict[str, Callable[[], None]] = (
     {
         "nobody works in another cluster": a_write_lands_in_another_cluster,
@@ -269,6 +290,8 @@ SHOWN: dict[str, Callable[[], None]] = (
         "an outcome that was seen stands": a_waiter_sees_what_is_not_so,
         "no task outlives its job": a_task_is_left,
         "no entry outlives its job": an_entry_is_left,
+        "a timed-out attempt ends as such": a_timed_out_job_counts_as_exited,
+        "only what cannot be used is set aside": a_sound_record_is_set_aside,
         "nothing is held for ever": a_claim_is_never_resolved,
         "no call is applied twice": a_call_is_in_the_state_twice,
         "a name's incarnations grow one by one": an_incarnation_is_left_out,

@@ -22,27 +22,30 @@ from fray_layouts.spec_parsing import parse_spec
 from tests.simulation.work import drawn_kind, drawn_spec
 
 if TYPE_CHECKING:
+    from tests.simulation.operators import Upkeep
+    from tests.simulation.scenario import People
     from tests.simulation.world import World
 
 
 class User:
-    """One person."""
+    """One person. ways: how often they act, and how."""
 
     def __init__(self, world: World, name: str, core: Core, draw: random.Random) -> None:
         self.world = world
         self.name = name
         self.core = core
         self.draw = draw
+        self.ways: People | Upkeep = world.people
         self._driver = Driver(core, "simulation", "", name)
         self._dropped: list[str] = []
         self._serial = 0
 
     async def live(self) -> None:
         """Act until the storm is over."""
-        people = self.world.people
+        habits = self.ways.habits
         while self.world.stormy:
-            await self.core.clock.sleep(self.draw.expovariate(1 / people.pause))
-            action = self.draw.choices(list(people.habits), list(people.habits.values()))[0]
+            await self.core.clock.sleep(self.draw.expovariate(1 / self.ways.pause))
+            action = self.draw.choices(list(habits), list(habits.values()))[0]
             try:
                 await getattr(self, action)()
             except (FrayError, TimeoutError):

@@ -16,7 +16,7 @@ from fray_layouts.index_keys import PendingKey, PlacementKey
 from fray_layouts.object_keys import AgentKeys, ArchiveKeys, CoordinatorKeys, JobKeys
 from fray_layouts.records import AgentRecord, JobRecord, ReconcilerRecord, Record
 from fray_layouts.spec import is_gang
-from tests.simulation import agent_invariants, invariants, job_invariants
+from tests.simulation import agent_invariants, invariants, job_invariants, upkeep_invariants
 from tests.simulation.loop import Participant
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ class Watching:
         archived: jobs whose records have left `jobs/` for the archive.
         placed: owners that have an entry in the index of placements.
         made_of, admitted, drop_left: jobs by the (key, version) of their drop; those admitted; when a version left.
+        parents_named: the parent that each version of a drop names; None if it is no spec.
     """
 
     def __init__(self, world: World) -> None:
@@ -76,6 +77,7 @@ class Watching:
         self.made_of: dict[tuple[str, str], list[str]] = {}
         self.admitted: dict[tuple[str, str, float], str] = {}
         self.drop_left: dict[tuple[str, str], float] = {}
+        self.parents_named: dict[tuple[str, str], str | None] = {}
         self.repaired_at = 0.0
         self.archived: set[str] = set()
         self.passed = 0.0
@@ -109,6 +111,9 @@ class Watching:
             self._pass(msgspec.json.decode(after.data, type=ReconcilerRecord), sender)
         else:
             self.world.note(sender.name, "deletes" if after is None else "writes", key)
+            upkeep_invariants.on_write(self, key, before, after, sender)
+            if after is not None and InboxKeys.is_drop(key):
+                self.parents_named[key, after.version] = upkeep_invariants.parent_named_by(after)
             if before is not None and InboxKeys.is_drop(key):
                 self._drop_left(key, before, after, sender)
 
@@ -184,7 +189,8 @@ class Watching:
                 self.world.stop_landed(sender)
         if job not in self.world.strangers.harmed:
             kind = change.after or change.before
-            for check in job_invariants.OF_GANGS if is_gang(kind.spec) else job_invariants.OF_JOBS:
+            of_kind = job_invariants.OF_GANGS if is_gang(kind.spec) else job_invariants.OF_JOBS
+            for check in [*of_kind, *upkeep_invariants.OF_JOBS]:
                 check(self, change)
 
     def _born(self, job: JobRecord) -> None:

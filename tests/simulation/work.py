@@ -10,6 +10,8 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
+from fray_agents.host.place import HostPlace
+from fray_layouts.spec import JobSpec
 from tests.simulation.scenario import People
 
 KINDS = {
@@ -60,8 +62,9 @@ def script(seed: str, name: str, job: str, attempt: int) -> Script:
         if kind in ("long", "parent")
         else draw.choice([draw.uniform(0.05, 1), draw.uniform(1, 20)])
     )
+    hangs = kind == "endless" or (kind == "timed" and random.Random(f"hangs {seed} {job} {attempt}").random() < 0.6)
     return Script(
-        seconds=1e9 if kind == "endless" else seconds,
+        seconds=1e9 if hangs else seconds,
         fails=kind == "failing" or (kind == "flaky" and draw.random() < 0.5),
         chunks=draw.randint(1, 3) if kind == "chatty" else 0,
         result_size=70_000 if kind == "big" else 0,
@@ -100,6 +103,32 @@ def drawn_spec(draw: random.Random, kind: str) -> dict[str, Any]:
     if draw.random() < 0.05:
         spec["pending_timeout"] = draw.uniform(20, 300)
     return spec
+
+
+ZONES, REGIONS, DISKS = ("z0", "z1"), ("r0", "r1"), ("ssd", "hdd")
+"""The places and labels of hosts."""
+
+
+def drawn_place(draw: random.Random) -> HostPlace:
+    """The place of a host. Some operators name none."""
+    labels = {"disk": draw.choice(DISKS)} if draw.random() < 0.7 else {}
+    return HostPlace(zone=draw.choice(("", *ZONES)), region=draw.choice(REGIONS), labels=labels)
+
+
+def drawn_placed(draw: random.Random) -> dict[str, Any]:
+    """The spec of a job that may run on some hosts only, or on none."""
+    spec = drawn_spec(draw, "placed")
+    wishes = {"regions": [draw.choice(REGIONS)], "zone": draw.choice(ZONES), "labels": {"disk": draw.choice(DISKS)}}
+    for wish in draw.sample(sorted(wishes), draw.choice([1, 1, 1, 2])):
+        spec["resources"][wish] = wishes[wish]
+    return spec
+
+
+def is_place_for(spec: JobSpec, place: HostPlace) -> bool:
+    """Whether the job may run there."""
+    wants = spec.resources
+    in_region = not wants.regions or place.region in wants.regions
+    return in_region and wants.zone in ("", place.zone) and wants.labels.items() <= place.labels.items()
 
 
 def drawn_children(seed: str, job: str, attempt: int, how_many: int) -> list[dict[str, Any]]:

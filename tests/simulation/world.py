@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import random
 from collections.abc import Callable, Coroutine
 from typing import Any, ClassVar
@@ -21,7 +22,15 @@ from fray_coordinator.protocol.transitions import TERMINAL
 from fray_coordinator.reconcile import admission, archive_keeper
 from fray_coordinator.reconcile.reconciler import Reconciler
 from fray_layouts.records import ClusterSettings, JobRecord
-from tests.simulation import agent_variants, calm, invariants, strange_variants, submission_variants, variants
+from tests.simulation import (
+    agent_variants,
+    calm,
+    invariants,
+    strange_variants,
+    submission_variants,
+    upkeep_variants,
+    variants,
+)
 from tests.simulation.broken_code import Variants
 from tests.simulation.clocks import EPOCH, HostClock
 from tests.simulation.effects import Effects
@@ -31,6 +40,7 @@ from tests.simulation.invariants import Broken
 from tests.simulation.loop import OWNER, Participant
 from tests.simulation.mishaps import Mishaps, is_mishap
 from tests.simulation.network import StoreConnection
+from tests.simulation.operators import USUAL as OPERATING, Operator, Upkeep
 from tests.simulation.patches import replaced
 from tests.simulation.reports import Reports
 from tests.simulation.scenario import SHARES, STRANGE, USUAL, People, Perils, Scenario
@@ -50,12 +60,18 @@ class World(Reports):
     kind = "jobs"
     module = "tests.simulation"
     variants = Variants(
-        variants.VARIANTS | submission_variants.VARIANTS | agent_variants.VARIANTS | strange_variants.VARIANTS
+        variants.VARIANTS
+        | submission_variants.VARIANTS
+        | agent_variants.VARIANTS
+        | strange_variants.VARIANTS
+        | upkeep_variants.VARIANTS
     )
 
     shares: ClassVar[dict[str, float]] = SHARES
     strange: ClassVar[dict[str, float]] = STRANGE
     usual: ClassVar[dict[str, float]] = USUAL
+    operating: ClassVar[dict[str, float]] = OPERATING
+    operator: ClassVar[type[Operator]] = Operator
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
@@ -68,6 +84,7 @@ class World(Reports):
         self.strangers = Strangers(self)
         self._stuck = random.Random(f"stuck {seed}")
         self.people = People.drawn(random.Random(f"people {seed}"), self.usual)
+        self.upkeep = Upkeep.drawn(random.Random(f"upkeep {seed}"), self.operating)
         self.storage.latest = self.scenario.latest
         self.effects = Effects()
         self.watching = Watching(self)
@@ -80,7 +97,7 @@ class World(Reports):
 
     @property
     def plan(self) -> str:
-        return f"{self.scenario} {self.hardships} {self.people} {self.perils}"
+        return f"{self.scenario} {self.hardships} {self.people} {self.perils} {self.upkeep}"
 
     # --- the run
 
@@ -108,6 +125,8 @@ class World(Reports):
             self._in(self.draw.uniform(0, 5 + 3 * number), host.start_agent)
         for number in range(plan.users):
             self._start_user(f"user{number + 1}")
+        for number in range(self.upkeep.operators):
+            self._start_person(f"operator{number + 1}", functools.partial(self.operator, self))
         self._again_and_again(plan.crash_every, lambda: self._some_host().go_down("crash"))
         self._again_and_again(plan.freeze_every, lambda: self._some_host().freeze(self._how_long()))
         self._again_and_again(plan.preempt_every, lambda: self._some_host().preempt())
@@ -182,7 +201,8 @@ class World(Reports):
 
     def _is_to_be_stopped(self, job: JobRecord) -> bool:
         """Whether to stop the job; also a child whose parent cannot end yet, because others need its room."""
-        return _is_endless(job) or (job.spec.name == "endless" and self.strangers.excuses(job))
+        nowhere = not any(host.suits(job.spec) for host in self.hosts)
+        return _is_endless(job) or nowhere or (job.spec.name == "endless" and self.strangers.excuses(job))
 
     def _settle(self) -> None:
         """Wait until everything has ended, each next job within the bound."""
@@ -240,6 +260,9 @@ class World(Reports):
         return User(self, name, core, draw)
 
     def _start_user(self, name: str) -> None:
+        self._start_person(name, self.user)
+
+    def _start_person(self, name: str, made: Callable[[str, Core, random.Random], User]) -> None:
         owner, draw = Participant(name), random.Random(f"user {self.seed} {name}")
         clock = self.drawn_clock(draw)
 
@@ -250,11 +273,11 @@ class World(Reports):
                     break
                 except StoreError:
                     await clock.sleep(1.0)
-            await self.user(name, core, draw).live()
+            await made(name, core, draw).live()
 
         def again() -> None:
             if self.stormy:
-                self._start_user(f"{name}'")
+                self._start_person(f"{name}'", made)
 
         owner.on_crash.append(lambda: self._in(20, again))
         self.spawn(owner, live())
