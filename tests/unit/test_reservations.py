@@ -133,6 +133,29 @@ async def test_a_reservation_lasts_as_long_as_it_is_renewed(cluster: Cluster) ->
         await reservations.renew(core, record.id)
 
 
+async def test_a_reservation_that_is_renewed_while_it_is_being_ended_goes_on_and_a_release_ends_it_anyway(
+    cluster: Cluster,
+) -> None:
+    """The record had run out when it was read, and is renewed before the end is written."""
+    core, user = await cluster.core(), await cluster.core()
+    reconciler = Reconciler(await cluster.core(), "agent")
+    record = await reserve(core)
+    (inside,) = await routed(core, spec())
+    await asyncio.sleep(101.0)
+
+    async def renew() -> None:
+        await reservations.renew(user, record.id)
+
+    cluster.connections[2].before["put", "reservations/"] = renew
+    await reconciler.run_once()
+    renewed = await record_now(core, record.id)
+    assert renewed.state == "forming"
+    assert (renewed.expires_at or 0.0) > core.now() + 90.0
+    assert (await job_now(core, inside.id)).stop is None
+    cluster.connections[0].before["put", "reservations/"] = renew
+    assert (await reservations.release(core, record.id, "released")).reason == "released"
+
+
 async def test_a_reservation_without_a_ttl_needs_no_renewal_until_it_has_ended(core: Core) -> None:
     record = await reserve(core, ttl=None, expires_at=None)
     with pytest.raises(InvalidInput, match="without a ttl, so it never expires and needs no renewal; release it"):

@@ -67,7 +67,8 @@ class HeldReservations:
         reason = await reservations.why_it_ends(self.core, record, done | lost, problems)
         if not reason:
             return False
-        await reservations.end(self.core, stored, reason)
+        if (await reservations.end(self.core, stored, reason)).state != ReservationState.ENDED:
+            return False  # it was renewed meanwhile
         self.owners.keep(stored.key, None)
         return True
 

@@ -97,13 +97,19 @@ async def release(core: Core, reservation: str, reason: str) -> ReservationRecor
 
     Raises ReservationNotFound: there is none with this id.
     """
-    return await end(core, await read(core, reservation), reason)
+    return await end(core, await read(core, reservation), reason, although_renewed=True)
 
 
-async def end(core: Core, known: Stored[ReservationRecord], reason: str) -> ReservationRecord:
-    """End a reservation or group: first its record, then the jobs left in it, then its index entry and its doorbell."""
+async def end(
+    core: Core, known: Stored[ReservationRecord], reason: str, although_renewed: bool = False
+) -> ReservationRecord:
+    """End a reservation or group: first its record, then the jobs left in it, then its index entry and its doorbell.
+
+    although_renewed: end it also if it was renewed after `known` was read; otherwise it goes on.
+    """
+    seen = None if although_renewed else known.record
     update = await core.records.change(
-        known.key, ReservationRecord, lambda now: reservations.ended(now, core.now(), reason), known
+        known.key, ReservationRecord, lambda now: reservations.ended(now, core.now(), reason, seen), known
     )
     record = record_of(update.stored) or known.record
     if update.wrote:

@@ -12,10 +12,13 @@ ended.
 
 Or: a host dies, and the job that ran there waits for ever in a pool that no agent serves.
 
+Or: a pass finds that a reservation has run out, its user renews it, and then the pass writes its end.
+
 **Why this cannot happen.** Jobs wait in the private pool. An agent looks there only after it has read "held", and the
 one write of "held" needs all votes. From then on each unit, a slice or a single bundle, is given to another agent when
 its agent is lost. If a job of a group ends before the group is held, the group is void. Whoever ends a reservation
-stops the jobs that are left in it, and so does each repair.
+stops the jobs that are left in it, and so does each repair. An end that was decided on an earlier version is not
+written if the reservation was renewed since.
 """
 
 from __future__ import annotations
@@ -103,12 +106,17 @@ def _runs_at(job: JobRecord | None, attempt: int) -> bool:
     return job is not None and job.status == Status.RUNNING and job.attempt == attempt
 
 
-def ended(reservation: ReservationRecord, now: float, reason: str) -> ReservationRecord | None:
-    """The record after its end; None if it has ended before.
+def ended(
+    reservation: ReservationRecord, now: float, reason: str, seen: ReservationRecord | None = None
+) -> ReservationRecord | None:
+    """The record after its end; None if it has ended before, or was renewed after `seen`.
 
     The record still names its members, so that the jobs which run there can be found.
+
+    seen: the version for which the end was decided; None if somebody wants it to end, whatever has happened to it.
     """
-    if reservation.state == ReservationState.ENDED:
+    renewed_since = seen is not None and seen.expires_at != reservation.expires_at
+    if reservation.state == ReservationState.ENDED or renewed_since:
         return None
     return replace(reservation, state=str(ReservationState.ENDED), ended_at=now, reason=reason)
 
