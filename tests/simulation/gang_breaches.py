@@ -229,6 +229,13 @@ def two_jobs_are_in_one_bundle() -> None:
     ri.a_bundle_has_one_job(world.gangs, RUN)
 
 
+def what_was_renewed_ends() -> None:
+    world = _world()
+    renewed = replace(HELD, expires_at=world.storage.clock.wall() + 60.0)
+    over = replace(renewed, state="ended", reason="it was not renewed in time")
+    ri.what_is_renewed_goes_on(world.gangs, _changed(renewed, over))
+
+
 BREACHES: dict[str, Callable[[], None]] = {
     "members change by rounds": members_change_in_the_same_round,
     "moves for a better set are few": it_moves_for_ever,
@@ -252,6 +259,7 @@ BREACHES: dict[str, Callable[[], None]] = {
     "a job finds its chips free": nobody_checks_the_chips,
     "room that becomes free goes to a waiting owner": a_later_single_takes_the_room,
     "what is held stays held until it ends": what_was_held_forms_again,
+    "a reservation that is renewed goes on": what_was_renewed_ends,
     "a reservation is held with every vote": a_reservation_is_held_without_votes,
     "a group starts as one": a_job_of_a_group_starts_alone,
     "a bundle has one job": two_jobs_are_in_one_bundle,

@@ -36,4 +36,5 @@ RULES = {
     33: "no vote counts while a family goes first",
     34: "no owner gets room that its ancestors use",
     35: "a child makes room for its parent",
+    36: "a reservation ends by the record that it has then",
 }

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fray_coordinator.core import Core
 from fray_coordinator.jobs.submission import submit
+from fray_coordinator.jobs.waiting import wait_for
 from fray_coordinator.placements import reservations
 from fray_coordinator.placements.launching import GroupWish, launch
 from fray_coordinator.protocol.placements.launching import in_private_pool
@@ -16,6 +17,7 @@ from fray_layouts.spec import GangSpec, ResourceSpec
 from fray_layouts.spec_parsing import parse_spec
 from fray_layouts.states import ReservationKind
 from tests.simulation.gangwork import LONGEST, drawn_gang
+from tests.simulation.operators import Operator
 from tests.simulation.users import User
 from tests.simulation.work import drawn_kind, drawn_spec
 
@@ -42,6 +44,16 @@ USUAL = {
     "release": 0.3,
 }
 """How often users do each of these things, as weights."""
+
+OPERATING = {
+    "retry_one": 3.0,
+    "retry_failed": 0.5,
+    "repair": 0.7,
+    "drop_child": 2.0,
+    "drive": 2.0,
+    "keep_reservation": 1.5,
+}
+"""The same for operators."""
 
 GANGS = 0.4
 """Share of what they submit."""
@@ -130,3 +142,29 @@ class GangUser(User):
         if draw.random() < 0.5:
             spec["timeout"] = draw.uniform(LONGEST, 1.5 * LONGEST)
         return spec
+
+
+class GangOperator(Operator, GangUser):
+    """One person who looks after gangs and reservations, and runs programs with actors beside them."""
+
+    async def drive(self) -> None:
+        """A program with an actor, which lives as long as it, and one thing after the other to do: single or gang."""
+        actor = drawn_spec(self.draw, "endless")
+        await self._submit({**actor, "parent": await self._driver.job()})
+        for _ in range(self.draw.choice([1, 1, 2])):
+            task = await self._submit({**self._spec(self.draw), "parent": await self._driver.job()})
+            await wait_for(self.core, [task.id])
+        await self._driver.leave()
+
+    async def keep_reservation(self) -> None:
+        """Make a reservation and renew it in time, or at the last moment, a few times."""
+        await self.reserve()
+        kept = self._reservations[-1]
+        known = await reservations.read(self.core, kept)
+        for _ in range(self.draw.randint(1, 3)):
+            left = (known.record.expires_at or 0.0) - self.core.now()
+            await self.core.clock.sleep(max(0.0, left * self.draw.choice([0.5, self.draw.uniform(0.95, 1.02)])))
+            if not self.world.stormy:
+                return
+            await reservations.renew(self.core, kept)
+            known = await reservations.read(self.core, kept)

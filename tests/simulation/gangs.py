@@ -34,11 +34,12 @@ from tests.simulation.broken_code import Variants
 from tests.simulation.campaign import main
 from tests.simulation.effects import Run
 from tests.simulation.gang_watching import GangWatch
-from tests.simulation.gangpeople import LONGEST_TTL, USUAL, GangUser
+from tests.simulation.gangpeople import LONGEST_TTL, OPERATING, USUAL, GangOperator, GangUser
 from tests.simulation.gangwork import CHIPS, LONGEST, SLICE_HOSTS, Fleet, GangTask, fits, task_of
 from tests.simulation.host import Host
 from tests.simulation.invariants import Broken, told
 from tests.simulation.loop import Participant
+from tests.simulation.operators import Operator
 from tests.simulation.tasks import HostTask
 from tests.simulation.users import User
 from tests.simulation.world import SWEEP, World
@@ -107,7 +108,8 @@ class GangWorld(World):
     module = "tests.simulation.gangs"
     variants = Variants(gang_variants.VARIANTS | reservation_variants.VARIANTS)
     usual: ClassVar[dict[str, float]] = USUAL
-    operating: ClassVar[dict[str, float]] = {}
+    operating: ClassVar[dict[str, float]] = OPERATING
+    operator: ClassVar[type[Operator]] = GangOperator
     hosts: list[GangHost]  # type: ignore[assignment]
 
     def __init__(self, seed: int) -> None:

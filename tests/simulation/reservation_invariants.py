@@ -12,6 +12,7 @@ from fray_layouts.states import ReservationState
 from tests.simulation.effects import Run
 from tests.simulation.gang_invariants import take
 from tests.simulation.invariants import Broken, told, told_placement
+from tests.simulation.watching import CLOCKS_DIFFER
 
 if TYPE_CHECKING:
     from tests.simulation.gang_watching import GangWatch
@@ -55,6 +56,17 @@ def a_reservation_is_held_with_every_vote(w: GangWatch, c: Change) -> None:
             raise Broken(name, message, c.name, member.agent)
 
 
+def what_is_renewed_goes_on(w: GangWatch, c: Change) -> None:
+    """A reservation ends for lack of a renewal only if the record that is overwritten has run out."""
+    before, after = c.before, c.after
+    if before is None or after is None or before.expires_at is None or before.state == after.state:
+        return
+    left = before.expires_at - w.world.storage.clock.wall()
+    if after.state == ReservationState.ENDED and "not renewed" in after.reason and left > CLOCKS_DIFFER:
+        message = f"{c.name} had {left:.0f} s left when it ended: {after.reason}"
+        raise Broken("a reservation that is renewed goes on", message, c.name)
+
+
 def a_group_starts_as_one(w: GangWatch, c: Change) -> None:
     """No job in a private pool starts before its owner was held, or is claimed after its owner has ended."""
     job: JobRecord | None = c.after
@@ -85,5 +97,5 @@ def a_bundle_has_one_job(w: GangWatch, run: Run) -> None:
         raise Broken("a bundle has one job", message, run.job, owner, run.agent)
 
 
-OF_RESERVATIONS = [what_is_held_stays_held, a_reservation_is_held_with_every_vote]
+OF_RESERVATIONS = [what_is_held_stays_held, a_reservation_is_held_with_every_vote, what_is_renewed_goes_on]
 OF_JOBS_INSIDE = [a_group_starts_as_one]

@@ -113,3 +113,14 @@ def a_group_starts_although_one_of_its_jobs_has_ended() -> list[Swap]:
         return real(record, () if record.state == "forming" else done, *given)
 
     return everywhere(real, end_reason)
+
+
+@rule(
+    36,
+    "tests/unit/test_reservations.py::"
+    "test_a_reservation_that_is_renewed_while_it_is_being_ended_goes_on_and_a_release_ends_it_anyway",
+)
+def renewals_are_not_seen() -> list[Swap]:
+    """A reservation ends by what was read of it before, although it was renewed since."""
+    real = decisions.ended
+    return everywhere(real, lambda record, now, reason, seen=None: real(record, now, reason))
