@@ -8,6 +8,7 @@ import resource
 import socket
 import struct
 from collections.abc import Callable, Iterator
+from functools import partial
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
@@ -62,7 +63,7 @@ def plain() -> Iterator[Served]:
 
 @pytest.fixture
 def proxy(plain: Served) -> Iterator[Proxy]:
-    made = Proxy(plain.server.address)
+    made = Proxy(partial(dial_tcp, plain.server.address))
     yield made
     made.close()
 

@@ -3,163 +3,80 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
+import pickle
 import random
-import resource
-import secrets
 import socket
 import struct
 import threading
-import uuid
+import tracemalloc
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from fray.cluster import StorageCluster
-from fray.queue import HttpQueueServer
-from fray.rpc import ActorServer
-from fray_agents.rpc import (
-    Keyring,
-    RpcKey,
-    RpcServer,
-    Target,
-)
-from fray_agents.rpc.client.connect import open_connection
-from fray_agents.rpc.client.remote_channel import RemoteChannel
-from fray_agents.rpc.hints import HintServer, send_hint
-from fray_agents.rpc.server import accepted_keys
-from fray_agents.rpc.server.acceptor import MAX_UNAUTHENTICATED, Acceptor
+from fray_agents.rpc import RpcKey
+from fray_agents.rpc.server import accepted_keys, acceptor
+from fray_agents.rpc.server.acceptor import HANDSHAKE_TIMEOUT, MAX_UNAUTHENTICATED
+from fray_agents.rpc.server.call_table import CallTable
+from fray_agents.rpc.wire.framing import MAX_HEAD
 from fray_agents.rpc.wire.session import Session
-from tests.support.rpc import (
-    KEY,
-    Keys,
-    dial_tcp,
-    serve_subject,
+from tests.attacks.ports import (
+    HINTS,
+    OVER_TCP,
+    PORTS,
+    Place,
+    Port,
+    ended,
+    header,
+    more_descriptors,
+    open_files,
+    proof,
+    session,
 )
+from tests.support.rpc import KEY, AheadOfTime, Keys
 from tests.support.waiting import wait_until
 
+MANY = 1000
+"""Connections: four times as many as wait at once."""
 
-@dataclass
-class Port:
-    """Something that listens.
-
-    Attributes:
-        connect: as a stranger.
-        honest: does what it is there for, with the key, over a new connection; raises if that fails.
-    """
-
-    acceptor: Acceptor
-    connect: Callable[[], socket.socket]
-    honest: Callable[[], object]
+TOO_MANY = MAX_UNAUTHENTICATED + 100
+"""Connections, where each costs the test more."""
 
 
-def calling(target: Target, keys: Keyring, method: str, *args: Any) -> Callable[[], object]:
-    def call() -> object:
-        link, _ = open_connection(target, keys)
-        channel = RemoteChannel(target, keys, secrets.token_hex(4), link, lambda channel: None)
-        try:
-            return channel.call(target.actor_id, method, args, {})
-        finally:
-            channel.close()
-
-    return call
-
-
-@contextlib.contextmanager
-def a_server(unix_dir: Path | None = None, tls: bool = False) -> Iterator[Port]:
-    server = serve_subject(unix_dir=unix_dir, tls=tls)
-
-    def connect() -> socket.socket:
-        if not server.unix_path:
-            return dial_tcp(server.address)
-        sock = socket.socket(socket.AF_UNIX)
-        sock.connect(server.unix_path)
-        return sock
-
-    target = Target("subject", server.address, server.unix_path, server.identity, server.fingerprint)
-    yield Port(server._acceptor, connect, calling(target, Keys(), "echo", 1))
-    server.close()
-
-
-@contextlib.contextmanager
-def an_agents() -> Iterator[Port]:
-    server = HintServer(Keys(), "127.0.0.1", {"submitted": lambda: True})
-    server.start()
-    target = Target("agent", server.address, identity=server.identity)
-    yield Port(server._acceptor, lambda: dial_tcp(server.address), lambda: send_hint(target, Keys(), "submitted"))
-    server.close()
-
-
-def _port(server: RpcServer, address: str, cluster: StorageCluster, name: str, method: str, *args: Any) -> Port:
-    honest = calling(Target(name, address), cluster.keyring, method, *args)
-    return Port(server._acceptor, lambda: dial_tcp(address), honest)
-
-
-@contextlib.contextmanager
-def a_queues() -> Iterator[Port]:
-    with StorageCluster(f"memory://{uuid.uuid4()}") as cluster, HttpQueueServer(cluster=cluster) as server:
-        server.new_queue("prompts")
-        yield _port(server._server, f"127.0.0.1:{server.port}", cluster, "prompts", "counts")
-
-
-class Echo:
-    def echo(self, value: int) -> int:
-        return value
-
-
-@contextlib.contextmanager
-def an_actors() -> Iterator[Port]:
-    with StorageCluster(f"memory://{uuid.uuid4()}", namespace="space") as cluster:
-        server = ActorServer(cluster)
-        server.register("actor", Echo())
-        server.serve_background()
-        yield _port(server._server, server.address, cluster, "actor", "echo", 1)
-        server.shutdown()
-
-
-PORTS = ["tcp", "tls", "unix", "agent", "queues", "actors"]
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    monkeypatch.setattr(accepted_keys, "KEY_READ_INTERVAL", 0.0)
+    made = Place(tmp_path)
+    yield made
+    made.close()
 
 
 @pytest.fixture(params=PORTS)
-def port(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Port]:
-    monkeypatch.setattr(accepted_keys, "KEY_READ_INTERVAL", 0.0)
-    makers: dict[str, Callable[[], contextlib.AbstractContextManager[Port]]] = {
-        "tcp": a_server,
-        "tls": lambda: a_server(tls=True),
-        "unix": lambda: a_server(unix_dir=tmp_path / "rpc"),
-        "agent": an_agents,
-        "queues": a_queues,
-        "actors": an_actors,
-    }
-    with makers[request.param]() as made:
-        made.honest()
-        yield made
+def port(request: pytest.FixtureRequest, place: Place) -> Iterator[Port]:
+    made = PORTS[request.param](place)
+    made.honest()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """How many calls and hints the servers of this process have taken."""
+    calls = itertools.count()
+    seen = [0]
+    healthy = CallTable.admit
+
+    def counting(self: CallTable, client: str, lowest: int, requests: list[object], receiver: object) -> object:
+        seen[0] += len(requests) * (next(calls) >= 0)
+        return healthy(self, client, lowest, requests, receiver)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(CallTable, "admit", counting)
+    return lambda: seen[0] + len(HINTS)
 
 
 # --- attacks: each leaves its connections to be closed by the test
-
-
-def session(key_id: bytes = b"k1", nonce: bytes = b"00") -> bytes:
-    return b"POST /session HTTP/1.1\r\nhost: x\r\nfray-key: %b\r\nfray-nonce: %b\r\ncontent-length: 0\r\n\r\n" % (
-        key_id,
-        nonce,
-    )
-
-
-def proof(value: bytes, path: bytes = b"/proof") -> bytes:
-    return b"POST %b HTTP/1.1\r\nhost: x\r\nfray-proof: %b\r\nfray-seal: %b\r\ncontent-length: 0\r\n\r\n" % (
-        path,
-        value,
-        value,
-    )
-
-
-def header(answer: bytes, name: bytes) -> bytes:
-    _, _, rest = answer.partition(b"fray-%b: " % name)
-    return rest.partition(b"\r\n")[0]
 
 
 def saying(*pieces: bytes) -> Callable[[Port], list[socket.socket]]:
@@ -167,7 +84,7 @@ def saying(*pieces: bytes) -> Callable[[Port], list[socket.socket]]:
         sock = port.connect()
         with contextlib.suppress(OSError):  # the server may close before the end
             for piece in pieces:
-                sock.sendall(piece)
+                sock.sendall(piece.replace(b"fray-key: k1", b"fray-key: " + port.key_id))
         return [sock]
 
     return attack
@@ -197,16 +114,13 @@ def half_closed(port: Port) -> list[socket.socket]:
     return socks
 
 
-def idle(port: Port) -> list[socket.socket]:
-    return [port.connect() for _ in range(MAX_UNAUTHENTICATED + 100)]
+def held(port: Port) -> list[socket.socket]:
+    is_cheap = port.connect is port.dial  # TLS costs its strangers processor time
+    return [port.connect() for _ in range(MANY if is_cheap else TOO_MANY)]
 
 
 def unknown_keys(port: Port) -> list[socket.socket]:
     return [saying(session(b"unknown-%d" % number))(port)[0] for number in range(100)]
-
-
-def many_sessions(port: Port) -> list[socket.socket]:
-    return saying(session() * 200)(port) + saying(*[session(b"unknown")] * 200)(port)
 
 
 def reflected(port: Port) -> list[socket.socket]:
@@ -215,9 +129,9 @@ def reflected(port: Port) -> list[socket.socket]:
     with contextlib.suppress(OSError):
         first.settimeout(5)
         second.settimeout(5)
-        first.sendall(session())
+        first.sendall(session(port.key_id))
         told = first.recv(4096)
-        second.sendall(session(nonce=header(told, b"nonce")))
+        second.sendall(session(port.key_id, nonce=header(told, b"nonce")))
         again = second.recv(4096)
         first.sendall(proof(header(again, b"proof")))
         second.sendall(proof(header(told, b"proof")))
@@ -237,37 +151,23 @@ def descriptors(port: Port) -> list[socket.socket]:
     return [sock]
 
 
-HUGE = b"99999999999999999999"
 ATTACKS: dict[str, Callable[[Port], list[socket.socket]]] = {
     "random bytes": random_bytes,
     "resets": resets,
     "half closed": half_closed,
-    "idle": idle,
+    "a thousand held": held,
     "half a handshake": lambda port: [saying(session())(port)[0] for _ in range(50)],
-    "an endless head": saying(b"POST /session HTTP/1.1\r\n", *[b"x: y\r\n" * 500] * 20),
-    "an endless line": saying(b"POST /", *[b"x" * 4096] * 20),
-    "a huge body": saying(session().replace(b"length: 0", b"length: 4000000000"), b"x" * 4096),
-    "a length beyond numbers": saying(session().replace(b"length: 0", b"length: " + HUGE)),
-    "a negative length": saying(session().replace(b"length: 0", b"length: -1")),
-    "two lengths": saying(session().replace(b"length: 0", b"length: 0\r\ncontent-length: 9")),
-    "chunks": saying(session().replace(b"content-length: 0", b"transfer-encoding: chunked"), b"5\r\nhello\r\n"),
-    "a huge second body": saying(session(), proof(b"0").replace(b"length: 0", b"length: 4000000000"), b"x" * 4096),
-    "no key": saying(b"POST /session HTTP/1.1\r\ncontent-length: 0\r\n\r\n"),
-    "odd key": saying(session(b"\xff\xfe\x00")),
     "unknown keys": unknown_keys,
     "wrong proofs": lambda port: [saying(session(), proof(b"0" * 32, path))(port)[0] for path in (b"/proof", b"/hint")],
-    "many sessions": many_sessions,
     "reflected": reflected,
-    "calls at once": saying(proof(b"0" * 32, b"/calls")),
-    "calls in JSON at once": saying(proof(b"0" * 64, b"/v1/actors/subject/methods/echo")),
     "calls in JSON without a proof": saying(session(), proof(b"0" * 64, b"/v1/actors/subject/methods/echo")),
     "descriptors": descriptors,
 }
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_strangers_cost_their_share_and_keep_nobody_away(port: Port, attack: str) -> None:
-    threads, files = threading.active_count(), open_files()
+def test_strangers_cost_their_share_and_keep_nobody_away(port: Port, attack: str, taken: Callable[[], int]) -> None:
+    threads, files, before = threading.active_count(), open_files(), taken()
     with more_descriptors():
         socks = ATTACKS[attack](port)
         try:
@@ -278,22 +178,169 @@ def test_strangers_cost_their_share_and_keep_nobody_away(port: Port, attack: str
                 sock.close()
     wait_until(lambda: not port.acceptor._callers)
     port.honest()
+    assert taken() == before + 2, "only what the holder of the key asked for"
     wait_until(lambda: threading.active_count() <= threads and open_files() <= files)
 
 
-def open_files() -> int:
-    return len(os.listdir("/proc/self/fd"))
+HEAD = b"POST /session HTTP/1.1\r\nhost: x\r\n"
+HUGE = b"99999999999999999999"
+NO_REQUESTS: dict[str, tuple[bytes, ...]] = {
+    "garbage": (b"\x16\x03\x01\x00\xff\xfe" * 50,),
+    "a pickle": (pickle.dumps(list(range(100))),),
+    "an endless head": (HEAD, *[b"x: y\r\n" * 500] * 20),
+    "an endless line": (b"POST /", *[b"x" * 4096] * 20),
+    "a huge header": (HEAD + b"x-filler: ", *[b"a" * 4096] * 25),
+    "many headers": (HEAD + b"".join(b"x%d:\r\n" % number for number in range(1000)),),
+    "a line that is no header": (HEAD + b"no header\r\n\r\n",),
+    "a body": (HEAD + b"content-length: 5\r\n\r\nhello",),
+    "a huge body": (session().replace(b"length: 0", b"length: 4000000000"), b"x" * 4096),
+    "a length beyond numbers": (session().replace(b"length: 0", b"length: " + HUGE),),
+    "a negative length": (session().replace(b"length: 0", b"length: -1"),),
+    "two lengths": (HEAD + b"content-length: 0\r\ncontent-length: 9\r\n\r\n",),
+    "chunks without end": (HEAD + b"transfer-encoding: chunked\r\n\r\n", *[b"5\r\nhello\r\n" * 400] * 20),
+    "a request to a proxy": (b"CONNECT a:1 HTTP/1.1\r\nhost: x\r\n\r\n",),
+    "a browser's": (b"GET / HTTP/1.1\r\nhost: example.com\r\n\r\n",),
+    "HTTP/2": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",),
+    "calls at once": (proof(b"0" * 32, b"/calls"),),
+    "calls in JSON at once": (proof(b"0" * 64, b"/v1/actors/subject/methods/echo"),),
+    "a hint at once": (proof(b"0" * 32, b"/hint"),),
+    "sessions without end": (session() * 200,),
+    "sessions with an unknown key without end": (session(b"unknown"),) * 200,
+    "a session and proofs at once": (session() + proof(b"0" * 32) * 3,),
+    "a huge second body": (session(), proof(b"0").replace(b"length: 0", b"length: 4000000000"), b"x" * 4096),
+}
 
 
-@contextlib.contextmanager
-def more_descriptors() -> Iterator[None]:
-    """The descriptors of strangers and of the server all belong to this process."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+@pytest.mark.parametrize("name", NO_REQUESTS)
+def test_what_is_no_request_of_the_protocol_ends_its_connection(
+    port: Port, name: str, taken: Callable[[], int]
+) -> None:
+    before = taken()
+    (sock,) = saying(*NO_REQUESTS[name])(port)
+    with sock:
+        assert ended(sock).count(b" 200 ") <= NO_REQUESTS[name].count(session())
+    port.honest()
+    assert taken() == before + 1
+
+
+SLOW: dict[str, bytes] = {
+    "says nothing": b"",
+    "head that stops": HEAD[:20],
+    "head without end": HEAD,
+    "body that never comes": session().replace(b"length: 0", b"length: 200"),
+    "reader that never reads": session(),
+    "key that nobody knows": session(b"unknown"),
+}
+
+
+def test_slow_strangers_are_sent_away_in_the_stated_time(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
+    ahead = AheadOfTime()
+    monkeypatch.setattr(acceptor, "time", ahead)
+    socks = [saying(said)(port)[0] for said in SLOW.values()]
+    dripping = port.connect()
+    (patient,) = saying(session()[:-1])(port)
+    with contextlib.ExitStack() as opened:
+        for sock in (*socks, dripping, patient):
+            opened.enter_context(sock)
+        port.honest()  # it comes after them, so they are accepted
+        for byte in HEAD:  # a byte every so often does not prolong its time
+            with contextlib.suppress(OSError):
+                dripping.sendall(bytes([byte]))
+            ahead.by += 0.9 * HANDSHAKE_TIMEOUT / len(HEAD)
+        port.honest()
+        ahead.by += 0.2 * HANDSHAKE_TIMEOUT
+        for sock in (*socks, dripping, patient):
+            ended(sock)
+        port.honest()
+        wait_until(lambda: not port.acceptor._callers)
+
+
+def test_many_strangers_cost_little_memory(port: Port) -> None:
+    """Each sends as many headers as a head may have."""
+    filler = b"".join(b"x%d:\r\n" % number for number in range(MAX_HEAD // 7))
+    with more_descriptors(), contextlib.ExitStack() as opened:
+        tracemalloc.start()
+        try:
+            for _ in range(TOO_MANY):
+                (sock,) = saying((HEAD + filler)[: MAX_HEAD - 100])(port)
+                opened.enter_context(sock)
+            port.honest()
+            assert tracemalloc.get_traced_memory()[1] < 2 * MAX_UNAUTHENTICATED * MAX_HEAD + 4 * 2**20
+        finally:
+            tracemalloc.stop()
+    port.honest()
+
+
+@pytest.mark.parametrize("kind", PORTS)
+def test_a_server_ends_though_strangers_hold_on(kind: str, place: Place) -> None:
+    PORTS[kind](place).close()  # what is made once in a process is there from now on
+    threads, files = threading.active_count(), open_files()
+    port = PORTS[kind](place)
+    socks = [sock for said in SLOW.values() for _ in range(20) for sock in saying(said)(port)]
+    port.close()
+    for sock in socks:
+        with sock:
+            ended(sock)
+    with pytest.raises((ConnectionRefusedError, FileNotFoundError)):
+        port.dial().close()
+    wait_until(lambda: threading.active_count() <= threads and open_files() <= files)
+
+
+@pytest.mark.parametrize("kind", PORTS)
+def test_what_a_holder_of_the_key_said_is_worth_nothing_again_or_elsewhere(
+    kind: str, place: Place, taken: Callable[[], int]
+) -> None:
+    there, other = PORTS[kind](place), PORTS[kind](place)
+    other.honest()
+    said = there.overheard()
+    assert len(said) > 1
+    before = taken()
+    for port in (there, other):
+        for pieces in (said, [b"".join(said)], said[1:], said[:1] + said[2:]):
+            with port.dial() as sock, contextlib.suppress(OSError):
+                sock.settimeout(200)
+                sock.sendall(pieces[0])
+                for piece in pieces[1:]:
+                    if not sock.recv(4096):
+                        break
+                    sock.sendall(piece)
+                sock.shutdown(socket.SHUT_WR)
+                ended(sock)
+    assert taken() == before
+    there.honest()
+    assert taken() == before + 1
+    there.close()
+    other.close()
+
+
+@pytest.mark.parametrize("kind", OVER_TCP)
+def test_a_flood_from_one_host_keeps_no_caller_of_another_away(
+    kind: str, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The flood comes while a caller with the key, who is far away, is within its handshake."""
+    monkeypatch.setattr("fray_agents.rpc.client.connect.CONNECT_TIMEOUT", 200.0)
+    monkeypatch.setattr(acceptor, "HANDSHAKE_TIMEOUT", 200.0)
+    port = PORTS[kind](place)
+    port.honest()
+    host, _, number = port.target.tcp.rpartition(":")
+    flood: list[socket.socket] = []
+
+    def after_the_flood(reply: bytes) -> bytes:
+        while len(flood) < TOO_MANY:
+            flood.append(socket.create_connection((host, int(number)), 200, source_address=("127.0.0.2", 0)))
+            if len(flood) == TOO_MANY:  # it is answered once all before it are accepted
+                flood[-1].sendall(b"no request\r\n\r\n")
+                ended(flood[-1])
+        return reply
+
+    with more_descriptors():
+        try:
+            port.overheard(after_the_flood)
+            assert flood
+        finally:
+            for sock in flood:
+                sock.close()
+            port.close()
 
 
 @pytest.mark.parametrize("keys", [Keys(RpcKey("k1", b"another secret 0123456789")), Keys(RpcKey("k9", KEY.secret))])

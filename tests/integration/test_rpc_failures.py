@@ -8,6 +8,7 @@ import signal
 import stat
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from tests.support.rpc import (
     Keys,
     Proxy,
     Subject,
+    dial_tcp,
     serve_subject,
     serving,
     through_proxy,
@@ -123,7 +125,7 @@ def test_another_server_at_the_same_address_is_not_asked(target: Target) -> None
     with serving() as other, through_proxy(target) as (proxy, channel):
         call = channel.start("wide", "note_slowly", (1,), {})
         wait_until(lambda: any(b"note_slowly" in data for data in proxy.said))
-        proxy.upstream = other.tcp
+        proxy.dial = partial(dial_tcp, other.tcp)
         proxy.cut()
         with pytest.raises(ConnectionLost, match="another server"):
             call.result(200)

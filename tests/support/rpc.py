@@ -12,6 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -214,10 +215,13 @@ class Subject:
 
 
 class Proxy:
-    """A proxy between a caller and a server over TCP that records, changes, delays and cuts the traffic."""
+    """A proxy between a caller, over TCP, and a server that records, changes, delays and cuts the traffic.
 
-    def __init__(self, address: str) -> None:
-        self.upstream = address
+    dial: opens a connection to the server.
+    """
+
+    def __init__(self, dial: Callable[[], socket.socket]) -> None:
+        self.dial = dial
         self.said: list[bytes] = []  # bytes from callers, one entry for each piece
         self.heard: list[bytes] = []  # bytes to callers
         self.alter_request: Callable[[bytes], bytes] = bytes
@@ -248,7 +252,7 @@ class Proxy:
             while True:
                 down, _ = self._listener.accept()
                 try:
-                    up = dial_tcp(self.upstream)
+                    up = self.dial()
                 except OSError:
                     down.close()
                     continue
@@ -271,6 +275,19 @@ class Proxy:
                 sock.shutdown(socket.SHUT_RDWR)
 
 
+class AheadOfTime:
+    """A stand-in for the module `time` whose monotonic clock a test moves on by any number of seconds."""
+
+    def __init__(self) -> None:
+        self.by = 0.0
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.by
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
 def dial_tcp(address: str) -> socket.socket:
     """A plain connection."""
     host, _, port = address.rpartition(":")
@@ -280,7 +297,7 @@ def dial_tcp(address: str) -> socket.socket:
 @contextlib.contextmanager
 def through_proxy(target: Target, keys: Keyring | None = None) -> Iterator[tuple[Proxy, Channel]]:
     """A separate channel to `target`, through a proxy."""
-    proxy, keys = Proxy(target.tcp), keys or Keys()
+    proxy, keys = Proxy(partial(dial_tcp, target.tcp)), keys or Keys()
     mine = target._replace(tcp=proxy.address, unix="")
     link, _ = open_connection(mine, keys)
     channel = RemoteChannel(mine, keys, f"test-{secrets.token_hex(4)}", link, lambda channel: None)

@@ -3,10 +3,14 @@
 **Invariant.** Callers that are not authenticated cost a bounded amount of memory, descriptors, requests and time.
 **Unsafe sequence.** Each connection gets a thread, and thousands of callers never send anything. Or each unknown key
 makes the server read the bucket.
-**Why this cannot happen.** Unauthenticated callers share this thread. At most `MAX_UNAUTHENTICATED` of them wait, the
-oldest is dropped for the newest, and each has `HANDSHAKE_TIMEOUT` seconds and the bytes of one head. Those that name
-an unknown key wait for a shared read of the keys, at most one a second (`accepted_keys`). A failure of one connection
-ends only that connection.
+**Why this cannot happen.** Unauthenticated callers share this thread. At most `MAX_UNAUTHENTICATED` of them wait, and
+each has `HANDSHAKE_TIMEOUT` seconds and the bytes of one head. Those that name an unknown key wait for a shared read of
+the keys, at most one a second (`accepted_keys`). A failure of one connection ends only that connection.
+
+**Invariant.** Callers from one host keep no caller from another host away.
+**Unsafe sequence.** A caller waits for an answer from far away. Meanwhile more connections come than may wait, and the
+oldest, which is this caller's, is dropped for them.
+**Why this cannot happen.** What is dropped for a new connection is the oldest of the host that has the most.
 """
 
 from __future__ import annotations
@@ -17,9 +21,10 @@ import logging
 import selectors
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fray_agents.rpc.errors import BadMessage, NotAuthentic
 from fray_agents.rpc.server.accepted_keys import AcceptedKeys
@@ -61,6 +66,7 @@ class _Unauthenticated:
     """A caller that has not yet proved that it holds the key.
 
     Attributes:
+        host: the address from which it comes, without the port; the network, if it is one of IPv6's many.
         since: time of its connection, of `time.monotonic`.
         received: number of bytes that it has sent.
         parked: its first request, while the server reads the keys because it does not know the caller's key.
@@ -69,6 +75,7 @@ class _Unauthenticated:
 
     sock: socket.socket
     handshake: ServerHandshake
+    host: str
     since: float
     parser: MessageParser
     received: int = 0
@@ -172,21 +179,21 @@ class Acceptor:
 
     def _accept(self, listener: socket.socket) -> None:
         try:
-            sock, _ = listener.accept()
+            sock, address = listener.accept()
         except OSError as error:
             if error.errno in _OUT_OF_RESOURCES:
-                self._drop_oldest()
+                self._drop_one()
                 time.sleep(ACCEPT_PAUSE)
             return  # otherwise the caller has gone already
         try:
-            self._register(self._unauthenticated(sock))
+            self._register(self._unauthenticated(sock, _host_of(sock, address)))
         except Exception as error:  # the connection broke already
             _log.debug("a connection ended before its first byte: %s", error)
             sock.close()
         if len(self._callers) > MAX_UNAUTHENTICATED:
-            self._drop_oldest()
+            self._drop_one()
 
-    def _unauthenticated(self, sock: socket.socket) -> _Unauthenticated:
+    def _unauthenticated(self, sock: socket.socket, host: str) -> _Unauthenticated:
         certificate = None
         sock.setblocking(False)
         if sock.family != socket.AF_UNIX:
@@ -195,7 +202,8 @@ class Acceptor:
         if certificate is not None:
             sock = certificate.wrap(sock)
         greeting = ServerHandshake(self._identity, certificate.fingerprint if certificate is not None else "")
-        return _Unauthenticated(sock, greeting, time.monotonic(), MessageParser(requests=True, max_body=self._max_body))
+        parser = MessageParser(requests=True, max_body=self._max_body)
+        return _Unauthenticated(sock, greeting, host, time.monotonic(), parser)
 
     def _register(self, caller: _Unauthenticated) -> None:
         self._selector.register(caller.sock, selectors.EVENT_READ, caller)
@@ -216,7 +224,7 @@ class Acceptor:
 
     def _receive(self, caller: _Unauthenticated) -> None:
         try:
-            data = caller.sock.recv(4096)
+            data = caller.sock.recv(MAX_HEAD + 1)  # all of it: what OpenSSL has read already wakes no selector
         except OSError as error:
             if _would_block(error):
                 return
@@ -226,7 +234,10 @@ class Acceptor:
             self._drop(caller)
             return
         caller.parser.feed(data)
-        if caller.parked is not None or (message := caller.parser.next()) is None:
+        message = caller.parser.next()
+        if caller.parked is not None or (message is not None and (caller.parser.waiting or caller.parser.begun)):
+            raise BadMessage("it sent more before it had its answer")  # who takes the connection over would not see it
+        if message is None:
             return
         session = caller.handshake.session
         if session is None:
@@ -252,10 +263,10 @@ class Acceptor:
                 return
             self._drop(caller)
 
-    def _drop_oldest(self) -> None:
-        for caller in self._callers.values():
-            self._drop(caller)
-            return
+    def _drop_one(self) -> None:
+        """Drop the oldest caller of the host that has the most."""
+        for host, _ in Counter(caller.host for caller in self._callers.values()).most_common(1):
+            self._drop(next(caller for caller in self._callers.values() if caller.host == host))
 
     def _drop(self, caller: _Unauthenticated) -> None:
         self._forget(caller)
@@ -299,6 +310,16 @@ class Acceptor:
 
     def _parked(self) -> list[_Unauthenticated]:
         return [caller for caller in self._callers.values() if caller.parked is not None]
+
+
+def _host_of(sock: socket.socket, address: Any) -> str:
+    """The host of a caller; callers through a Unix socket are one host. address: as `socket.accept` returns it."""
+    if sock.family == socket.AF_UNIX:
+        return ""
+    host: str = address[0]
+    if sock.family == socket.AF_INET or host.startswith("::ffff:"):
+        return host
+    return socket.inet_pton(socket.AF_INET6, host.partition("%")[0])[:8].hex()
 
 
 def _would_block(error: Exception) -> bool:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from fray_agents.rpc.server.event_loop import EventLoopThread
 
 MIN_FLUSH = 0.1
-"""Seconds that a closing server waits at least for each connection to send its ready replies, even without a grace."""
+"""Least seconds that a closing server waits for its connections to send their ready replies, even without a grace."""
 
 _serving: dict[str, RpcServer] = {}
 """The active servers of this process, by identity."""
@@ -154,8 +154,9 @@ class RpcServer:
             actor.wait_until_idle(deadline - time.monotonic())
         with self._lock:
             connections = list(self._connections)
+        deadline = max(deadline, time.monotonic() + MIN_FLUSH)  # for all together: clients that never read may be many
         for connection in connections:
-            connection.flushed(max(deadline - time.monotonic(), MIN_FLUSH))
+            connection.flushed(deadline - time.monotonic())
             connection.close()
         if self._loop is not None:
             self._loop.close()

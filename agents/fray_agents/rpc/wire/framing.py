@@ -19,6 +19,10 @@ RECEIVE_BYTES = LARGE_BODY
 MAX_HEAD = 8 * 1024
 """Most bytes of a head; those of this protocol have some 300."""
 
+MAX_HEADERS = 64
+"""Most headers of a message; this protocol needs five, and HTTP libraries add some ten. In memory a header takes up to
+thirty times its bytes, so the size of the head alone would not bound what a stranger costs."""
+
 
 class HttpMessage:
     """A request or a response; a large one, with more than `LARGE_BODY` bytes, has only the start of its body."""
@@ -107,6 +111,8 @@ class MessageParser:
             self._message.length = int(value)
         elif name == b"transfer-encoding":
             raise BadMessage("a transfer encoding is not accepted; send a Content-Length")
+        elif len(self._message.headers) == MAX_HEADERS:
+            raise BadMessage(f"more than {MAX_HEADERS} headers")
         else:
             self._message.headers[name] = value
 

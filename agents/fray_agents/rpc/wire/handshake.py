@@ -35,8 +35,8 @@ class ServerHandshake:
 
     def answer(self, message: HttpMessage, keys: Iterable[RpcKey]) -> bytes | None:
         """The response to the first request; None if its key is not in `keys`. Raises BadMessage: another request."""
-        if message.path != b"/session":
-            raise BadMessage("a connection begins with /session")
+        if message.path != b"/session" or message.length:
+            raise BadMessage("a connection begins with /session, without a body")
         key_id = message.headers.get(b"fray-key", b"").decode("latin-1")
         key = next((key for key in keys if key.id == key_id), None)
         if key is None:
