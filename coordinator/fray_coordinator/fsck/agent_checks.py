@@ -21,15 +21,18 @@ time-out."""
 def contradictory_agents(seen: Snapshot) -> Iterator[SuspectedProblem]:
     """Find dead agents whose jobs were not all requeued, and live ones that list jobs that they cannot hold."""
     for agent in seen.agents.values():
-        key = AgentKeys.key(agent.id)
-        if needs_reaping(agent) and seen.is_settled(key):
-            what = f"it is {agent.state}, and its {len(agent.holdings)} jobs have not all been requeued"
-            yield SuspectedProblem(Problem(key, what, BY_REPAIR), seen.versions(key))
-        for job, holding in agent.holdings.items() if agent.state == AgentState.LIVE else ():
-            if not seen.is_doubtful(JobKeys.key(job)) and (why := _cannot_hold(seen.jobs.get(job), agent.id, holding)):
-                what = f"it lists attempt {holding.attempt} of {job}, {why}"
-                remedy = "the agent soon sees it and ends that task; if it still lists it then, restart that agent"
-                yield SuspectedProblem(Problem(key, what, remedy), seen.versions(JobKeys.key(job)))
+        with seen.judging(AgentKeys.key(agent.id)):
+            key = AgentKeys.key(agent.id)
+            if needs_reaping(agent) and seen.is_settled(key):
+                what = f"it is {agent.state}, and its {len(agent.holdings)} jobs have not all been requeued"
+                yield SuspectedProblem(Problem(key, what, BY_REPAIR), seen.versions(key))
+            for job, holding in agent.holdings.items() if agent.state == AgentState.LIVE else ():
+                if not seen.is_doubtful(JobKeys.key(job)) and (
+                    why := _cannot_hold(seen.jobs.get(job), agent.id, holding)
+                ):
+                    what = f"it lists attempt {holding.attempt} of {job}, {why}"
+                    remedy = "the agent soon sees it and ends that task; if it still lists it then, restart that agent"
+                    yield SuspectedProblem(Problem(key, what, remedy), seen.versions(JobKeys.key(job)))
 
 
 def unnoticed_silence(seen: Snapshot) -> Iterator[SuspectedProblem]:
@@ -40,29 +43,33 @@ def unnoticed_silence(seen: Snapshot) -> Iterator[SuspectedProblem]:
     if seen.is_doubtful(CoordinatorKeys.reconciler) or not seen.is_settled(CoordinatorKeys.reconciler):
         return
     for agent in seen.agents.values():
-        key = AgentKeys.key(agent.id)
-        if is_fenced(agent) or not _is_long_silent(seen, agent):
-            continue
-        waiting = f"; {len(agent.holdings)} jobs that it lists wait for that" if agent.holdings else ""
-        state = "it lives" if agent.state == AgentState.LIVE else f"it is {agent.state!r}, which may mean that it lives"
-        what = (
-            f"by its record {state}, but it was not heard of for long, and no process notices, because neither an "
-            f"agent nor `fray coordinate` runs{waiting}"
-        )
-        remedy = (
-            "start an agent: within minutes it finds this one dead and requeues the jobs that it held; or run `fray "
-            "coordinate`, or `fray coordinate --once` several times"
-        )
-        yield SuspectedProblem(Problem(key, what, remedy), seen.versions(key))
+        with seen.judging(AgentKeys.key(agent.id)):
+            key = AgentKeys.key(agent.id)
+            if is_fenced(agent) or not _is_long_silent(seen, agent):
+                continue
+            waiting = f"; {len(agent.holdings)} jobs that it lists wait for that" if agent.holdings else ""
+            state = (
+                "it lives" if agent.state == AgentState.LIVE else f"it is {agent.state!r}, which may mean that it lives"
+            )
+            what = (
+                f"by its record {state}, but it was not heard of for long, and no process notices, because neither an "
+                f"agent nor `fray coordinate` runs{waiting}"
+            )
+            remedy = (
+                "start an agent: within minutes it finds this one dead and requeues the jobs that it held; or run `fray "
+                "coordinate`, or `fray coordinate --once` several times"
+            )
+            yield SuspectedProblem(Problem(key, what, remedy), seen.versions(key))
 
 
 def reported_problems(seen: Snapshot) -> Iterator[SuspectedProblem]:
     """Find live agents whose last heartbeat reports a problem."""
     for agent in seen.agents.values():
-        key = AgentKeys.key(agent.id)
-        if agent.problem and agent.state == AgentState.LIVE and not is_silent(seen.stored[key], seen.now):
-            remedy = f"put it right on host {agent.host}; the agent takes it back once it is"
-            yield SuspectedProblem(Problem(key, f"the agent says: {agent.problem}", remedy))
+        with seen.judging(AgentKeys.key(agent.id)):
+            key = AgentKeys.key(agent.id)
+            if agent.problem and agent.state == AgentState.LIVE and not is_silent(seen.stored[key], seen.now):
+                remedy = f"put it right on host {agent.host}; the agent takes it back once it is"
+                yield SuspectedProblem(Problem(key, f"the agent says: {agent.problem}", remedy))
 
 
 def _is_long_silent(seen: Snapshot, agent: AgentRecord) -> bool:

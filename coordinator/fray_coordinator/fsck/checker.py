@@ -10,7 +10,6 @@ from itertools import islice
 
 from fray_coordinator.concurrency import map_noting_problems
 from fray_coordinator.core import Core
-from fray_coordinator.errors import describe_error
 from fray_coordinator.fsck import (
     agent_checks,
     data_checks,
@@ -128,10 +127,9 @@ def _suspected(seen: Snapshot) -> Iterator[SuspectedProblem]:
     for find, needs in CHECKS:
         if any(area in seen.unlisted for area in needs):
             continue
-        try:
+        with seen.judging("/"):
             yield from find(seen)
-        except Exception as error:  # an object of an unforeseen form; the other checks are still useful
-            what = f"one of the checks ({find.__name__}) could not be completed: {describe_error(error)}"
-            yield SuspectedProblem(
-                Problem("/", what, "this is a fault of Fray: please report it with what `fray doctor` says")
-            )
+        for key, error in seen.failed().items():
+            what = f"one of the checks ({find.__name__}) could not judge this: {error}"
+            remedy = "this is a fault of Fray: please report it with what `fray doctor` says"
+            yield SuspectedProblem(Problem(key, what, remedy))

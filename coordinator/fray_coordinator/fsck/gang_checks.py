@@ -17,18 +17,19 @@ def abandoned_gangs(seen: Snapshot) -> Iterator[SuspectedProblem]:
     """Find running gangs that lack one of their members, and gangs that nobody stops."""
     exits = set(seen.keys[WorkKeys.area])
     for job in seen.jobs.values():
-        if job.status != Status.RUNNING or not is_gang(job.spec):
-            continue
-        key, members = JobKeys.key(job.id), job.placement.members if job.placement is not None else []
-        if not members:
-            what = "by its record it runs, but the record names no agent: none can finish it"
-            remedy = f"end it with `fray stop {job.id}`, and submit it again"
-            yield SuspectedProblem(Problem(key, what, remedy), seen.versions(key))
-        for member in members:
-            ended = all(WorkKeys.exit(job.id, job.attempt, replica) in exits for replica in member.bundles)
-            problem = _of_member(seen, job, member) if not ended else None
-            if problem is not None:
-                yield SuspectedProblem(problem, seen.versions(key))
+        with seen.judging(JobKeys.key(job.id)):
+            if job.status != Status.RUNNING or not is_gang(job.spec):
+                continue
+            key, members = JobKeys.key(job.id), job.placement.members if job.placement is not None else []
+            if not members:
+                what = "by its record it runs, but the record names no agent: none can finish it"
+                remedy = f"end it with `fray stop {job.id}`, and submit it again"
+                yield SuspectedProblem(Problem(key, what, remedy), seen.versions(key))
+            for member in members:
+                ended = all(WorkKeys.exit(job.id, job.attempt, replica) in exits for replica in member.bundles)
+                problem = _of_member(seen, job, member) if not ended else None
+                if problem is not None:
+                    yield SuspectedProblem(problem, seen.versions(key))
 
 
 def _of_member(seen: Snapshot, job: JobRecord, member: PlacementMember) -> Problem | None:

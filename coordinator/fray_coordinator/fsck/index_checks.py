@@ -28,15 +28,18 @@ def removal_of(key: str) -> Fix:
 def wrong_entries(seen: Snapshot) -> Iterator[SuspectedProblem]:
     """Find entries of `pending/` whose job is gone or differs from them."""
     for key in seen.keys[PendingKey.area]:
-        entry = PendingKey.parse(key)
-        if entry is None or seen.is_doubtful(JobKeys.key(entry.job)):
-            continue
-        job = seen.jobs.get(entry.job)
-        if job is not None and not is_terminal(job) and entry.attempt > job.attempt:
-            what = f"the index has an entry of attempt {entry.attempt}, but by its record the job is at {job.attempt}"
-            yield SuspectedProblem(Problem(key, what, BY_HAND), seen.versions(JobKeys.key(job.id)))
-        elif problem := _unneeded(seen, key, entry, job):
-            yield SuspectedProblem(problem, seen.versions(JobKeys.key(entry.job)))
+        with seen.judging(key):
+            entry = PendingKey.parse(key)
+            if entry is None or seen.is_doubtful(JobKeys.key(entry.job)):
+                continue
+            job = seen.jobs.get(entry.job)
+            if job is not None and not is_terminal(job) and entry.attempt > job.attempt:
+                what = (
+                    f"the index has an entry of attempt {entry.attempt}, but by its record the job is at {job.attempt}"
+                )
+                yield SuspectedProblem(Problem(key, what, BY_HAND), seen.versions(JobKeys.key(job.id)))
+            elif problem := _unneeded(seen, key, entry, job):
+                yield SuspectedProblem(problem, seen.versions(JobKeys.key(entry.job)))
 
 
 def _unneeded(seen: Snapshot, key: str, entry: PendingKey, job: JobRecord | None) -> Problem | None:
@@ -57,16 +60,17 @@ def _unneeded(seen: Snapshot, key: str, entry: PendingKey, job: JobRecord | None
 def wrong_child_entries(seen: Snapshot) -> Iterator[SuspectedProblem]:
     """Find entries of `children/` that nobody needs, and children without an entry."""
     for key in seen.keys[ChildKey.area]:
-        entry = ChildKey.parse(key)
-        if entry is None:
-            continue
-        child = seen.jobs.get(entry.child)
-        if not seen.has_job(entry.parent) and not seen.has_job(entry.child):
-            what = "neither this parent nor this child has a record"
-            yield SuspectedProblem(Problem(key, what, BY_SWEEP), fix=removal_of(key))
-        elif child is not None and seen.is_settled(JobKeys.key(child.id)) and _is_over(child, entry):
-            what = "this child has ended, or belongs to a later attempt of its parent"
-            yield SuspectedProblem(Problem(key, what, BY_REPAIR), seen.versions(JobKeys.key(child.id)))
+        with seen.judging(key):
+            entry = ChildKey.parse(key)
+            if entry is None:
+                continue
+            child = seen.jobs.get(entry.child)
+            if not seen.has_job(entry.parent) and not seen.has_job(entry.child):
+                what = "neither this parent nor this child has a record"
+                yield SuspectedProblem(Problem(key, what, BY_SWEEP), fix=removal_of(key))
+            elif child is not None and seen.is_settled(JobKeys.key(child.id)) and _is_over(child, entry):
+                what = "this child has ended, or belongs to a later attempt of its parent"
+                yield SuspectedProblem(Problem(key, what, BY_REPAIR), seen.versions(JobKeys.key(child.id)))
     yield from _unlisted(seen)
 
 
@@ -78,15 +82,16 @@ def _unlisted(seen: Snapshot) -> Iterator[SuspectedProblem]:
     """Find children without an entry; it is created before the child's record and stays until the child has ended."""
     listed = set(seen.keys[ChildKey.area])
     for job in seen.jobs.values():
-        link, key = job.parent, JobKeys.key(job.id)
-        if link is None or link.detached or is_terminal(job) or is_orphan(seen, job):
-            continue
-        entry = ChildKey(link.job, link.attempt, job.id).key()
-        if entry not in listed:
-            what = f"it has no entry {entry}, so it is ended only some time after its parent"
-            yield SuspectedProblem(
-                Problem(key, what, BY_FSCK), seen.versions(key), partial(_create_child_entry, key=key)
-            )
+        with seen.judging(JobKeys.key(job.id)):
+            link, key = job.parent, JobKeys.key(job.id)
+            if link is None or link.detached or is_terminal(job) or is_orphan(seen, job):
+                continue
+            entry = ChildKey(link.job, link.attempt, job.id).key()
+            if entry not in listed:
+                what = f"it has no entry {entry}, so it is ended only some time after its parent"
+                yield SuspectedProblem(
+                    Problem(key, what, BY_FSCK), seen.versions(key), partial(_create_child_entry, key=key)
+                )
 
 
 async def _create_child_entry(core: Core, key: str) -> None:

@@ -22,7 +22,8 @@ from fray_layouts.work_keys import WorkKeys
 def unusable_objects(seen: Snapshot) -> Iterator[SuspectedProblem]:
     """Find objects that are unreadable, lie under another's key, or have a key without a meaning."""
     for key, problem in seen.unreadable.items():
-        yield _unreadable(seen, key, problem.removesuffix(REMOVE_HINT))
+        with seen.judging(key):
+            yield _unreadable(seen, key, problem.removesuffix(REMOVE_HINT))
     for key, own in seen.misplaced.items():
         remedy = f"move it there if nothing lies there; else {BY_HAND}"
         yield SuspectedProblem(Problem(key, f"it holds a record that belongs under {own}", remedy))
@@ -129,18 +130,19 @@ def stuck_drops(seen: Snapshot) -> Iterator[SuspectedProblem]:
     """Find old files in the inbox that no agent would admit, or that the reconciler should have handled."""
     watched = seen.reconciler_runs()
     for key, drop in seen.drops.items():
-        fault = _fault(drop.data)
-        if seen.now - drop.updated <= seen.patience:
-            continue
-        if watched:
-            what = f"agents run, and have neither admitted nor rejected it{_reason_of_last_pass(seen, key)}"
-            yield SuspectedProblem(
-                Problem(key, what, "drop it again under another name, and remove this one"), (drop.version,)
-            )
-        elif fault:
-            what = f"it cannot become a job: {fault}"
-            remedy = "drop it again as it should be; as it is, the next agent that runs rejects it"
-            yield SuspectedProblem(Problem(key, what, remedy), (drop.version,))
+        with seen.judging(key):
+            fault = _fault(drop.data)
+            if seen.now - drop.updated <= seen.patience:
+                continue
+            if watched:
+                what = f"agents run, and have neither admitted nor rejected it{_reason_of_last_pass(seen, key)}"
+                yield SuspectedProblem(
+                    Problem(key, what, "drop it again under another name, and remove this one"), (drop.version,)
+                )
+            elif fault:
+                what = f"it cannot become a job: {fault}"
+                remedy = "drop it again as it should be; as it is, the next agent that runs rejects it"
+                yield SuspectedProblem(Problem(key, what, remedy), (drop.version,))
 
 
 def _reason_of_last_pass(seen: Snapshot, key: str) -> str:

@@ -32,66 +32,73 @@ def leftovers(seen: Snapshot) -> Iterator[SuspectedProblem]:
     A name is taken before anything else is created, and freed before anything is removed.
     """
     for owner, keys in _by_owner(seen).items():
-        namespace, name, incarnation = owner
-        key, record = _name_key(owner), _name(seen, owner)
-        if seen.is_doubtful(key):
-            continue
-        if record is None or incarnation > record.incarnation:
-            what = (
-                f"{len(keys)} objects of a queue or pool of this name lie under {name}~{incarnation}, but the name's "
-                f"record {f'says {record.incarnation}' if record else 'is gone'}: no process finds them now, but the "
-                "next holder of the name may"
-            )
-            remedy = f"write the record back with incarnation {incarnation}, or remove them if nobody needs them"
-            yield SuspectedProblem(Problem(key, what, remedy), seen.versions(key))
-        elif not _lives(seen, owner) and seen.is_settled(key):
-            what = f"of the queue or pool that was removed as incarnation {incarnation}, {len(keys)} objects are left"
-            fix = partial(worker_pools.remove, namespace=namespace, name=name, incarnation=incarnation)
-            yield SuspectedProblem(Problem(key, what, BY_SWEEP), seen.versions(key), fix)
+        with seen.judging(_name_key(owner)):
+            namespace, name, incarnation = owner
+            key, record = _name_key(owner), _name(seen, owner)
+            if seen.is_doubtful(key):
+                continue
+            if record is None or incarnation > record.incarnation:
+                what = (
+                    f"{len(keys)} objects of a queue or pool of this name lie under {name}~{incarnation}, but the "
+                    f"name's record {f'says {record.incarnation}' if record else 'is gone'}: no process finds them "
+                    "now, but the next holder of the name may"
+                )
+                remedy = f"write the record back with incarnation {incarnation}, or remove them if nobody needs them"
+                yield SuspectedProblem(Problem(key, what, remedy), seen.versions(key))
+            elif not _lives(seen, owner) and seen.is_settled(key):
+                what = (
+                    f"of the queue or pool that was removed as incarnation {incarnation}, {len(keys)} objects are left"
+                )
+                fix = partial(worker_pools.remove, namespace=namespace, name=name, incarnation=incarnation)
+                yield SuspectedProblem(Problem(key, what, BY_SWEEP), seen.versions(key), fix)
 
 
 def unfinished_queues(seen: Snapshot) -> Iterator[SuspectedProblem]:
     """Find names that were taken for queues and pools whose creation was interrupted, or whose records are gone."""
     existing = {*seen.keys[QueueKeys.area], *seen.keys[TaskKeys.area]}
     for key in seen.keys[NameKeys.area]:
-        namespace, kind, name = NameKeys.parse(key) or ("", "", "")
-        if kind != worker_pools.NAME_KIND or key not in seen.stored or not seen.is_settled(key):
-            continue
-        owner = (namespace, name, seen.stored[key].record.incarnation)
-        settings = QueueKeys.of(*owner).settings
-        if _lives(seen, owner) and settings not in existing:
-            what = f"the name is taken, but there is no {settings}: the creation of this queue was interrupted"
-            remedy = (
-                f"create it again under this name, which completes it; or free the name: `fray queue rm {name} "
-                f"--namespace {namespace}`"
-            )
-            yield SuspectedProblem(Problem(key, what, remedy), seen.versions(key))
+        with seen.judging(key):
+            namespace, kind, name = NameKeys.parse(key) or ("", "", "")
+            if kind != worker_pools.NAME_KIND or key not in seen.stored or not seen.is_settled(key):
+                continue
+            owner = (namespace, name, seen.stored[key].record.incarnation)
+            settings = QueueKeys.of(*owner).settings
+            if _lives(seen, owner) and settings not in existing:
+                what = f"the name is taken, but there is no {settings}: the creation of this queue was interrupted"
+                remedy = (
+                    f"create it again under this name, which completes it; or free the name: `fray queue rm {name} "
+                    f"--namespace {namespace}`"
+                )
+                yield SuspectedProblem(Problem(key, what, remedy), seen.versions(key))
 
 
 def orphan_leases(seen: Snapshot) -> Iterator[SuspectedProblem]:
     """Find leases whose segments are gone; consumers delete such leases, many at a time."""
     for queue, keys in _living(seen):
-        for segment in queue_scan.parse_listing(queue, keys).orphans:
-            key = queue.lease(segment)
-            if key in seen.stored and seen.is_settled(key) and _is_old(seen, queue, segment, seen.patience):
-                what = _of_a_lost_segment(seen.stored[key].record, SegmentName.items_of(segment))
-                fix = partial(_discard, queue=queue, segment=segment)
-                yield SuspectedProblem(Problem(key, what, BY_SWEEP), seen.versions(key), fix)
+        with seen.judging(queue.settings):
+            for segment in queue_scan.parse_listing(queue, keys).orphans:
+                key = queue.lease(segment)
+                with seen.judging(key):
+                    if key in seen.stored and seen.is_settled(key) and _is_old(seen, queue, segment, seen.patience):
+                        what = _of_a_lost_segment(seen.stored[key].record, SegmentName.items_of(segment))
+                        fix = partial(_discard, queue=queue, segment=segment)
+                        yield SuspectedProblem(Problem(key, what, BY_SWEEP), seen.versions(key), fix)
 
 
 def unreadable_segments(seen: Snapshot) -> Iterator[SuspectedProblem]:
     """Find segments that consumers set aside because they could not read them."""
     for queue, keys in _living(seen):
         for key in keys:
-            segment, is_lease = queue.parse(key) or ("", False)
-            if is_lease and key in seen.stored and (problem := seen.stored[key].record.problem):
-                what = f"nobody gets its items, {SegmentName.items_of(segment)} by its name: {problem}"
-                remedy = (
-                    "put back what belongs there, then `fray fsck --repair` gives it to consumers again; if nobody "
-                    f"needs it, remove this and {key}"
-                )
-                fix = partial(_give_back, queue=queue, segment=segment)
-                yield SuspectedProblem(Problem(queue.segment(segment), what, remedy), seen.versions(key), fix)
+            with seen.judging(key):
+                segment, is_lease = queue.parse(key) or ("", False)
+                if is_lease and key in seen.stored and (problem := seen.stored[key].record.problem):
+                    what = f"nobody gets its items, {SegmentName.items_of(segment)} by its name: {problem}"
+                    remedy = (
+                        "put back what belongs there, then `fray fsck --repair` gives it to consumers again; if nobody "
+                        f"needs it, remove this and {key}"
+                    )
+                    fix = partial(_give_back, queue=queue, segment=segment)
+                    yield SuspectedProblem(Problem(queue.segment(segment), what, remedy), seen.versions(key), fix)
 
 
 def orphan_large_items(seen: Snapshot) -> Iterator[SuspectedProblem]:
@@ -99,51 +106,59 @@ def orphan_large_items(seen: Snapshot) -> Iterator[SuspectedProblem]:
     for queue, keys in _living(seen):
         existing = set(keys)
         for key in keys:
-            segment, _ = queue.parse_large(key) or ("", 0)
-            if not segment or queue.segment(segment) in existing:
-                continue
-            quarantine = seen.stored[queue.settings].record.quarantine
-            if all_creates_landed(SegmentName.time_of(segment), seen.now - seen.patience - SWEEP_INTERVAL, quarantine):
-                what = "it is an item whose segment was never created or is gone, so no consumer gets it"
-                yield SuspectedProblem(Problem(key, what, BY_SWEEP), fix=removal_of(key))
+            with seen.judging(key):
+                segment, _ = queue.parse_large(key) or ("", 0)
+                if not segment or queue.segment(segment) in existing:
+                    continue
+                quarantine = seen.stored[queue.settings].record.quarantine
+                if all_creates_landed(
+                    SegmentName.time_of(segment), seen.now - seen.patience - SWEEP_INTERVAL, quarantine
+                ):
+                    what = "it is an item whose segment was never created or is gone, so no consumer gets it"
+                    yield SuspectedProblem(Problem(key, what, BY_SWEEP), fix=removal_of(key))
 
 
 def unused_pools(seen: Snapshot) -> Iterator[SuspectedProblem]:
     """Find worker pools that nobody has used or shut down for longer than finished jobs are kept."""
     for owner, keys in _by_owner(seen).items():
-        pool = seen.stored.get(TaskKeys.of(*owner).pool)
-        if pool is None or not _lives(seen, owner) or any(seen.has_job(job) for job in pool.record.jobs):
-            continue
-        record, now = pool.record, seen.now - seen.patience - POOL_SWEEP_INTERVAL
-        if is_pool_unused(record.created_at, record.used_at, now, seen.settings):
-            namespace, name, _ = owner
-            what = (
-                "no driver and no worker has used this pool for longer than jobs are kept, and nobody has shut it "
-                f"down: its {len(keys)} objects are left"
-            )
-            fix = partial(worker_pools.remove_if_unused, namespace=namespace, name=name)
-            yield SuspectedProblem(Problem(pool.key, what, BY_SWEEP), seen.versions(pool.key), fix)
+        with seen.judging(_name_key(owner)):
+            pool = seen.stored.get(TaskKeys.of(*owner).pool)
+            if pool is None or not _lives(seen, owner) or any(seen.has_job(job) for job in pool.record.jobs):
+                continue
+            record, now = pool.record, seen.now - seen.patience - POOL_SWEEP_INTERVAL
+            if is_pool_unused(record.created_at, record.used_at, now, seen.settings):
+                namespace, name, _ = owner
+                what = (
+                    "no driver and no worker has used this pool for longer than jobs are kept, and nobody has shut it "
+                    f"down: its {len(keys)} objects are left"
+                )
+                fix = partial(worker_pools.remove_if_unused, namespace=namespace, name=name)
+                yield SuspectedProblem(Problem(pool.key, what, BY_SWEEP), seen.versions(pool.key), fix)
 
 
 def _by_owner(seen: Snapshot) -> dict[QueueOwner, list[str]]:
     """All keys of queues and pools, by owner."""
     found: dict[QueueOwner, list[str]] = {}
     for key in (*seen.keys[QueueKeys.area], *seen.keys[TaskKeys.area]):
-        if (owner := owner_of(key)) is not None:
-            found.setdefault(owner, []).append(key)
+        with seen.judging(key):
+            if (owner := owner_of(key)) is not None:
+                found.setdefault(owner, []).append(key)
     return found
 
 
-def _living(seen: Snapshot) -> Iterator[tuple[QueueKeys, list[str]]]:
+def _living(seen: Snapshot) -> list[tuple[QueueKeys, list[str]]]:
     """The queues that can be opened, with their keys in order; dead letters count as a queue of their own."""
     found: dict[QueueKeys, list[str]] = {}
     for key in seen.keys[QueueKeys.area]:
-        if (queue := QueueKeys.around(key)) is not None:
-            found.setdefault(queue, []).append(key)
-    for queue, keys in found.items():
-        owner = owner_of(queue.settings)
-        if owner is not None and _lives(seen, owner) and queue.settings in seen.stored:
-            yield queue, keys
+        with seen.judging(key):
+            if (queue := QueueKeys.around(key)) is not None:
+                found.setdefault(queue, []).append(key)
+    return [(queue, keys) for queue, keys in found.items() if _can_open(seen, queue)]
+
+
+def _can_open(seen: Snapshot, queue: QueueKeys) -> bool:
+    owner = owner_of(queue.settings)
+    return owner is not None and _lives(seen, owner) and queue.settings in seen.stored
 
 
 def _name_key(owner: QueueOwner) -> str:

@@ -3,11 +3,12 @@
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import TracebackType
 from typing import Any
 
-from fray_coordinator.concurrency import map_noting_problems
+from fray_coordinator.concurrency import decide_each, map_noting_problems
 from fray_coordinator.core import Core
-from fray_coordinator.errors import BadRecord, MisplacedRecord, StoreError, is_outage
+from fray_coordinator.errors import BadRecord, MisplacedRecord, StoreError, describe_error, is_outage
 from fray_coordinator.fsck.areas import AREAS, TOP_LEVEL, Area, DroppedFile, NameOnly
 from fray_coordinator.protocol.heartbeat import paced_interval, with_bounded_interval
 from fray_coordinator.protocol.role_lease import LEASE_INTERVALS
@@ -33,6 +34,28 @@ the loss."""
 
 ROOT_LISTING_PAGE = 100
 """Keys per page of the listing of the root's top level, which has a dozen folders."""
+
+
+class Judging:
+    """A step of a check: an exception in it is noted under the key of the object that it judges, and the check goes on.
+
+    One context serves all steps, because they are many; steps may be within steps.
+    failed: by key, the errors that nobody has reported yet.
+    """
+
+    def __init__(self) -> None:
+        self.keys: list[str] = []
+        self.failed: dict[str, str] = {}
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> bool:
+        key = self.keys.pop()
+        if not isinstance(error, Exception):
+            return False
+        self.failed[key] = describe_error(error)
+        return True
 
 
 @dataclass(slots=True)
@@ -69,6 +92,22 @@ class Snapshot:
     unreadable: dict[str, str] = field(default_factory=dict)
     misplaced: dict[str, str] = field(default_factory=dict)
     set_aside: frozenset[str] = frozenset()
+    _judging: Judging = field(default_factory=Judging)
+
+    def judging(self, key: str) -> Judging:
+        """The context in which a check judges the object under `key`; an exception there ends nothing else."""
+        self._judging.keys.append(key)
+        return self._judging
+
+    @property
+    def judged_all(self) -> bool:
+        """Whether this check could judge all its objects so far."""
+        return not self._judging.failed
+
+    def failed(self) -> dict[str, str]:
+        """By key, why checks could not judge objects; each is returned once."""
+        failed, self._judging.failed = self._judging.failed, {}
+        return failed
 
     @property
     def endpoints(self) -> list[Stored[EndpointRecord]]:
@@ -161,8 +200,9 @@ def _noted(seen: Snapshot, area: str) -> Iterator[None]:
 
 async def _read_area(core: Core, seen: Snapshot, area: Area, known: dict[str, Stored[Any]]) -> None:
     rows = await core.store.list(area.prefix, versions=area.versions)
-    seen.strays += [row.key for row in rows if area.kind(row.key) is None]
-    named = [row for row in rows if area.kind(row.key) is not None]
+    kinds = decide_each(rows, lambda row: (row, area.kind(row.key)), seen.unreadable, lambda row: row.key)
+    seen.strays += [row.key for row, kind in kinds if kind is None]
+    named = [row for row, kind in kinds if kind is not None]
     seen.keys[area.prefix] = [row.key for row in named]
     await _read_all(core, seen, area, named, known)
 
