@@ -11,7 +11,7 @@ from unittest import mock
 
 @contextmanager
 def raising_for(odd: str, owner: object, function: str) -> Iterator[None]:
-    """The function `function` of a module or a class raises KeyError when an argument has the id `odd`."""
+    """The function `function` of a module or a class raises KeyError when an argument has the id or name `odd`."""
     real = getattr(owner, function)
 
     @functools.wraps(real)
@@ -26,4 +26,5 @@ def raising_for(odd: str, owner: object, function: str) -> Iterator[None]:
 
 def _ids(argument: object) -> set[object]:
     record = getattr(argument, "record", argument)
-    return {argument, getattr(record, "id", None)} if isinstance(argument, str) else {getattr(record, "id", None)}
+    named = {getattr(record, "id", None), getattr(record, "name", None)}
+    return {argument, *named} if isinstance(argument, str) else named

@@ -1,8 +1,9 @@
 """The cluster as the scaler reads it for a run: agents, placements, waiting work, and the records of machines."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
-from fray_coordinator.concurrency import map_noting_problems
+from fray_coordinator.concurrency import decide_each, map_noting_problems
 from fray_coordinator.core import Core
 from fray_coordinator.placements.owner_table import OwnerTable
 from fray_coordinator.placements.reservations import ended_jobs
@@ -86,8 +87,9 @@ class ClusterView:
 
     def silent(self, pool: str) -> set[str]:
         """The ids of a pool's agents whose records say LIVE, but whose last heartbeat is too old."""
-        agents = self._agents_of.get(pool, ())
-        return {s.record.id for s in agents if s.record.state == AgentState.LIVE and self._is_overdue(s)}
+        live = [agent for agent in self._agents_of.get(pool, ()) if agent.record.state == AgentState.LIVE]
+        judged = decide_each(live, lambda agent: (agent.record.id, self._is_overdue(agent)), self.problems, _key)
+        return {agent for agent, is_overdue in judged if is_overdue}
 
     def owners(self, pool: str) -> list[Owner]:
         """The owners of placements in a pool that have not ended."""
@@ -157,8 +159,10 @@ class ClusterView:
         found = await map_noting_problems(
             held, lambda job: self.core.records.read(JobKeys.key(job), JobRecord, one_of_many=True), self.problems
         )
-        jobs = (stored.record for stored in found if stored is not None)
-        return [_waiting(job) for job in jobs if job.ended_at is None and not is_gang(job.spec)]
+        jobs = [
+            job for job in found if job is not None and job.record.ended_at is None and not is_gang(job.record.spec)
+        ]
+        return decide_each(jobs, lambda job: _waiting(job.record), self.problems, _key)
 
     def _has_lost_holder(self, job: JobRecord) -> bool:
         """Whether the holder of a running job was gone when the agents were read."""
@@ -192,6 +196,10 @@ class ClusterView:
 def present(machines: dict[str, Stored[MachineRecord]]) -> dict[str, MachineRecord]:
     """The machines that are not gone."""
     return {name: stored.record for name, stored in machines.items() if stored.record.state != MachineState.GONE}
+
+
+def _key(stored: Stored[Any]) -> str:
+    return stored.key
 
 
 def _waiting(job: JobRecord) -> WaitingJob:

@@ -4,7 +4,7 @@ It may end at any point, because the written records say what the next run has t
 """
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
@@ -14,7 +14,7 @@ from msgspec.structs import replace as changed
 from fray_agents.provisioning.cluster_view import ClusterView, present
 from fray_agents.provisioning.prices import hourly_cost
 from fray_agents.provisioning.provider import MachineRequest, Provider, ProviderError
-from fray_coordinator.concurrency import map_concurrently
+from fray_coordinator.concurrency import map_noting_problems
 from fray_coordinator.core import Core
 from fray_coordinator.errors import AgentNotFound
 from fray_coordinator.jobs import mailbox
@@ -31,7 +31,7 @@ from fray_coordinator.protocol.scaling.machines import (
     to_delete,
     to_drain,
 )
-from fray_coordinator.protocol.scaling.planning import Plan, confirmed, plan, wanted, withdrawn
+from fray_coordinator.protocol.scaling.planning import confirmed, plan, wanted, withdrawn
 from fray_coordinator.protocol.scaling.provisioning import account_of, still_managed
 from fray_coordinator.protocol.scaling.sizes import capacity_of, hosts_of
 from fray_coordinator.protocol.scaling.view import PoolView, of_account, without_unread
@@ -71,31 +71,53 @@ class PoolRun:
     _view: PoolView = field(init=False)
     _stored: dict[str, Stored[MachineRecord]] = field(default_factory=dict)
     _problem: str = ""
+    _problems: dict[str, str] = field(default_factory=dict)
+    _scaling: PoolScaling = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._scaling = self.before
 
     async def run(self) -> PoolScaling:
-        """Compare and act; the pool's new state."""
+        """Compare and act; the pool's new state, which names each machine or step that failed. The others go on."""
         listed_at, listed = self.core.now(), await self._list()
         self._stored = await self.cluster.machines(self.pool)
         self._view = await self._make_view(listed, listed_at)
         self._update_view()
+        steps = {
+            "what became of its machines": self._observe,
+            "which requests to withdraw": self._withdraw,
+            "which machines to make and to release": self._scale,
+            "which machines to delete": self._delete_released,
+            "which agents to drain": self._drain,
+            "which records to forget": self._forget_old,
+        }
+        await map_noting_problems(steps, lambda name: steps[name](), self._problems, at_once=1)
+        unread, strays = self.cluster.unread_machines(self.pool), stray_problem(self._view.machines.values())
+        failed = (f"{name}: {problem}" for name, problem in self._problems.items())
+        return changed(
+            self._scaling,
+            zones=dict(self._view.zones),
+            problem="; ".join(filter(None, [self._problem, strays, self._scaling.problem, *unread.values(), *failed])),
+            accounts=still_managed(self.spec, self.found, None if unread else self._zones_left(listed)),
+        )
+
+    async def _observe(self) -> None:
         found = observe(self._view, self.core.now())
+        self._problems |= found.problems
         await self._write(found.changed.values())
         self._view = replace(self._view, zones=found.zones)
+        await self._each(found.strangers, self._delete, lambda known: known.name)
+
+    async def _withdraw(self) -> None:
         late, zones = withdrawn(self._view, self.core.now())
         await self._write(late.values())
         self._view = replace(self._view, zones=zones)
-        await map_concurrently(found.strangers, self._delete)
-        planned = await self._scale()
-        await map_concurrently(to_delete(self._view), self._delete)
-        await self._drain()
-        await self._forget_old()
-        unread, strays = self.cluster.unread_machines(self.pool), stray_problem(self._view.machines.values())
-        return changed(
-            planned.scaling,
-            zones=dict(self._view.zones),
-            problem="; ".join(filter(None, [self._problem, strays, planned.scaling.problem, *unread.values()])),
-            accounts=still_managed(self.spec, self.found, None if unread else self._zones_left(listed)),
-        )
+
+    async def _each(
+        self, items: Iterable[T], act: Callable[[T], Awaitable[object]], name: Callable[[T], str] = str
+    ) -> None:
+        """Do something with each of these; one that fails is named in the pool's problem."""
+        await map_noting_problems(items, act, self._problems, name)
 
     def _zones_left(self, listed: Sequence[ListedMachine] | None) -> list[str] | None:
         """The zone of each machine that exists or existed; None if the provider could not list its machines."""
@@ -103,10 +125,11 @@ class PoolRun:
             return None
         return [*(machine.zone for machine in self._view.machines.values()), *(known.zone for known in listed)]
 
-    async def _scale(self) -> Plan:
+    async def _scale(self) -> None:
         """Create records for, order and release machines; repeated while zones refuse, to try the next zone at once."""
         for _ in range(len(self.spec.zones) + 1):
             planned = plan(self._view, self.core.now())
+            self._scaling = planned.scaling
             await self._write(planned.changed.values())
             for order in planned.orders:
                 now = self.core.now()
@@ -118,10 +141,9 @@ class PoolRun:
             while given_up := confirmed(self._view, self.core.now()):  # repeated, as another write may come first
                 await self._write(given_up.values())
             zones = self._view.zones
-            await map_concurrently(to_ask(self._view, self.core.now()), self._ask)
+            await self._each(to_ask(self._view, self.core.now()), self._ask, lambda batch: batch[0].name)
             if self._view.zones is zones:
                 break
-        return planned
 
     async def _ask(self, batch: Sequence[MachineRecord]) -> None:
         """Order the machines of one request, if all of their records are still unchanged."""
@@ -142,7 +164,7 @@ class PoolRun:
             zones = with_refusal(self._view.zones, leader.zone, error.kind, text, asked_at, self.core.now())
             self._view = replace(self._view, zones=zones)
         else:
-            await map_concurrently(names, partial(self._store_reply, operation, self.core.now()))
+            await self._each(names, partial(self._store_reply, operation, self.core.now()))
             self._update_view()
 
     async def _store_reply(self, operation: str, now: float, name: str) -> None:
@@ -161,6 +183,9 @@ class PoolRun:
             if known is not None and known.error != str(error):
                 await self._write([changed(known, error=str(error))])
 
+    async def _delete_released(self) -> None:
+        await self._each(to_delete(self._view), self._delete, lambda machine: machine.name)
+
     async def _drain(self) -> None:
         async def one(agent: str) -> None:
             try:
@@ -168,7 +193,7 @@ class PoolRun:
             except AgentNotFound:  # it has ended meanwhile
                 return
 
-        await map_concurrently(to_drain(self._view), one)
+        await self._each(to_drain(self._view), one)
 
     async def _list(self) -> Sequence[ListedMachine] | None:
         try:
@@ -214,7 +239,7 @@ class PoolRun:
             self._keep(record.name, written.stored)
             return written.wrote
 
-        wrote = await map_concurrently(list(records), one)
+        wrote = await map_noting_problems(list(records), one, self._problems, lambda record: record.name)
         self._update_view()
         return sum(wrote)
 
@@ -239,11 +264,13 @@ class PoolRun:
             for stored in self._stored.values()
             if stored.record.state == MachineState.GONE and (stored.record.ended_at or 0.0) < before
         ]
-        for stored in old:
-            logs = [MachineKeys.boot_log(self.pool, stored.record.name, host) for host in range(stored.record.hosts)]
-            for key in logs:
-                await self.core.store.delete(key)
+
+        async def forget(stored: Stored[MachineRecord]) -> None:
+            for host in range(stored.record.hosts):
+                await self.core.store.delete(MachineKeys.boot_log(self.pool, stored.record.name, host))
             await self.core.store.delete(stored.key, stored.version)
+
+        await self._each(old, forget, lambda stored: stored.record.name)
 
 
 async def _with_timeout(call: Awaitable[T]) -> T:

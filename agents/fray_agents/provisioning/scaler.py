@@ -15,7 +15,7 @@ from fray_agents.provisioning.cluster_view import ClusterView
 from fray_agents.provisioning.opening import open_provider
 from fray_agents.provisioning.pool_run import PoolRun
 from fray_agents.provisioning.provider import Provider, ProviderError
-from fray_coordinator.concurrency import decide_each, map_concurrently
+from fray_coordinator.concurrency import decide_each, map_noting_problems
 from fray_coordinator.core import Core
 from fray_coordinator.errors import StoreError, describe_error, is_outage
 from fray_coordinator.jobs.machines import read_pools
@@ -144,7 +144,11 @@ class Scaler:
         mine = self.scope.among(pools.keys() | last.pools.keys() | known.keys() | named_in_problems)
         scope, mine = sorted(mine), mine if only is None else mine & set(only)
         unread = {p: text for key, text in problems.items() if (p := PoolKeys.parse_record(key)) in mine}
-        looked_at = {pool for pool in mine - unread.keys() if self._may_scale(pool, _settings_of(pools.get(pool)))}
+
+        def may_scale(pool: str) -> tuple[str, bool]:
+            return pool, self._may_scale(pool, _settings_of(pools.get(pool)))
+
+        looked_at = {pool for pool, may in decide_each(sorted(mine - unread.keys()), may_scale, unread) if may}
 
         def places_of(pool: str) -> tuple[str, dict[Account, ProvisioningSpec]]:
             left = last.pools.get(pool, PoolScaling()).accounts
@@ -162,7 +166,7 @@ class Scaler:
             ]
             return pool, _merged(states)
 
-        found = dict(await map_concurrently(sorted(pool for pool, where in places.items() if where), one))
+        found = dict(await map_noting_problems(sorted(pool for pool, where in places.items() if where), one, unread))
         found |= {pool: replace(last.pools.get(pool, PoolScaling()), problem=text) for pool, text in unread.items()}
         ended = self.core.now()
         found = {pool: replace(scaling, ran_at=ended) for pool, scaling in found.items()}
@@ -231,14 +235,22 @@ class Scaler:
             return known[1]
         if known is not None:
             del self._providers[key]
-            await known[1].close()
+            await _close(known[1])
         _, opened = self._providers[key] = spec, await self.open_provider(self.core, pool, spec)
         return opened
 
     async def _close_all_but(self, used: Collection[tuple[str, Account]]) -> None:
         for key in self._providers.keys() - used:
             _, provider = self._providers.pop(key)
-            await provider.close()
+            await _close(provider)
+
+
+async def _close(provider: Provider) -> None:
+    """Release a provider's connections. If that fails, nothing of a pool depends on it."""
+    try:
+        await provider.close()
+    except Exception as error:
+        log.warning("a provider's connections could not be closed: %s", describe_error(error))
 
 
 def _settings_of(record: AgentPoolRecord | None) -> ProvisioningSpec | None:

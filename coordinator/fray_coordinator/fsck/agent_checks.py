@@ -56,8 +56,8 @@ def unnoticed_silence(seen: Snapshot) -> Iterator[SuspectedProblem]:
                 f"agent nor `fray coordinate` runs{waiting}"
             )
             remedy = (
-                "start an agent: within minutes it finds this one dead and requeues the jobs that it held; or run `fray "
-                "coordinate`, or `fray coordinate --once` several times"
+                "start an agent: within minutes it finds this one dead and requeues the jobs that it held; or run "
+                "`fray coordinate`, or `fray coordinate --once` several times"
             )
             yield SuspectedProblem(Problem(key, what, remedy), seen.versions(key))
 

@@ -32,6 +32,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from fray_coordinator.concurrency import decide_each
 from fray_coordinator.protocol.scaling.listed import ListedMachine, ListedState
 from fray_coordinator.protocol.scaling.provisioning import account_of
 from fray_coordinator.protocol.scaling.view import COMING, PoolView
@@ -71,11 +72,13 @@ class Observed:
         strangers: machines in the provider's list that by their records are gone, elsewhere, or another one's copies;
             they are deleted.
         zones: the answers of zones that still count.
+        problems: by name, the machines that cannot be judged, with the errors. They stay as they are.
     """
 
     changed: Mapping[str, MachineRecord]
     strangers: tuple[ListedMachine, ...]
     zones: Mapping[str, ZoneAnswer]
+    problems: Mapping[str, str]
 
 
 def observe(view: PoolView, now: float) -> Observed:
@@ -87,23 +90,30 @@ def observe(view: PoolView, now: float) -> Observed:
         for known in view.listed or ()
         if listed.get(known.name) is not known and known.state != ListedState.ENDING
     ]
-    strangers = tuple(known for known in others if _is_left_over(view, known))
-    zones = view.zones
-    after = {
-        m.name: _stray(view, m, now)
-        for m in others
-        if not _is_left_over(view, m) and m.name not in view.machines and is_id(m.name)
-    }
-    for name, machine in view.machines.items():
-        found = listed.get(name)
-        after[name] = _next_record(view, machine, found, agents.get(name, []), now)
-        kind, text = _zone_failure(machine, found, after[name])
+    problems: dict[str, str] = {}
+    left_over = decide_each(others, lambda m: (m, _is_left_over(view, m)), problems, lambda m: m.name)
+    zones, after = view.zones, dict(view.machines)
+
+    def take_stray(known: ListedMachine) -> None:
+        if known.name not in view.machines and is_id(known.name):
+            after[known.name] = _stray(view, known, now)
+
+    def follow(machine: MachineRecord) -> None:
+        nonlocal zones
+        found = listed.get(machine.name)
+        following = _next_record(view, machine, found, agents.get(machine.name, []), now)
+        kind, text = _zone_failure(machine, found, following)
         if kind:
             zones = with_refusal(zones, machine.zone, kind, text, machine.asked_at or now, now)
+        after[machine.name] = following
+
+    decide_each([m for m, is_old in left_over if not is_old], take_stray, problems, lambda m: m.name)
+    decide_each(view.machines.values(), follow, problems, lambda machine: machine.name)
     after |= _without_broken_batches(after, now)
     granted = [m.zone for m in after.values() if m.state == MachineState.UP and m.up_at == now]
     changed = {name: machine for name, machine in after.items() if machine != view.machines.get(name)}
-    return Observed(changed, strangers, remembered(zones, granted, now))
+    strangers = tuple(known for known, is_old in left_over if is_old)
+    return Observed(changed, strangers, remembered(zones, granted, now), problems)
 
 
 def _is_of(listed: ListedMachine, machine: MachineRecord | None) -> bool:
