@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import json
 import tempfile
@@ -10,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import msgspec
 import zstandard
@@ -33,13 +35,20 @@ from fray_agents.runner.exit_report import (
     read_exception,
 )
 from fray_agents.tasks.process_task import _result_file
+from fray_coordinator import fsck
 from fray_coordinator.actors import rpc_secrets
 from fray_coordinator.actors.checkpoints import open_log
 from fray_coordinator.clock import SystemClock, system_random
 from fray_coordinator.core import Core, core_on
-from fray_coordinator.errors import BadRecord, Fenced
+from fray_coordinator.errors import BadRecord, Fenced, ParentNotRunning
+from fray_coordinator.jobs import archive, lookup
 from fray_coordinator.jobs.logs import read_logs
+from fray_coordinator.jobs.stopping import stop
+from fray_coordinator.jobs.submission import submit
+from fray_coordinator.jobs.waiting import WatchedJobs
 from fray_coordinator.queue.receipts import ReceiptLog
+from fray_coordinator.reconcile import archive_keeper
+from fray_coordinator.reconcile.archive_keeper import ArchiveKeeper
 from fray_coordinator.store.buckets import classify_status
 from fray_coordinator.store.http_connection import HttpAnswer, IncomingAnswer
 from fray_coordinator.store.interface import ANY, BadObject, Unknown
@@ -52,6 +61,7 @@ from fray_layouts.machine_keys import MachineKeys
 from fray_layouts.object_keys import (
     CLUSTER_KEY,
     AgentKeys,
+    ArchiveKeys,
     CoordinatorKeys,
     EndpointKey,
     JobKeys,
@@ -211,6 +221,41 @@ def _job_named(job_id: str) -> records.JobRecord:
     return msgspec.convert({**JOB, "id": job_id}, records.JobRecord)
 
 
+ARCHIVED = {**JOB, "submitted_at": 1e9, "started_at": 1e9, "ended_at": 1e9}
+"""A job that may have been archived long ago."""
+
+
+def _archived(name: str, raises: tuple[type[Exception], ...], act: Callable[[Core], Awaitable[object]]) -> Reader:
+    """A service that reads the record of a job in the archive."""
+    read = _cluster_with(ArchiveKeys.key("train-1"), act)
+    return Reader(f"archived job, {name}", read, raises, msgspec.json.encode(ARCHIVED))
+
+
+async def _move_again(core: Core) -> None:
+    """A copy is there already, from a mover that died."""
+    job = msgspec.convert(ARCHIVED, records.JobRecord)
+    await core.records.write(JobKeys.key(job.id), records.JobRecord, job, None)
+    await archive.archive(core, "train-1")
+
+
+async def _sweep(core: Core) -> None:
+    """Retention has ended."""
+    keeper = ArchiveKeeper(core)
+    retention = {"is_archived_record_due": lambda *given: True, "retention_seconds": lambda settings: -1e9}
+    with mock.patch.multiple(archive_keeper, **retention):
+        await keeper.run()
+    assert not keeper.problems.keys() - {ArchiveKeys.key("train-1")}
+
+
+async def _submit_again(core: Core) -> None:
+    await submit(core, [parse_spec(json.dumps({**SPEC, "id": "train-1"}).encode())])
+
+
+async def _submit_child(core: Core) -> None:
+    with contextlib.suppress(ParentNotRunning):  # as nearly all archived jobs
+        await submit(core, [parse_spec(json.dumps({**SPEC, "parent": "train-1"}).encode())])
+
+
 def _with_outputs() -> records.JobRecord:
     kept = records.KeptOutputs(key=WorkKeys.outputs("train-1", 2, 0))
     return msgspec.structs.replace(_job_named("train-1"), status="succeeded", outputs=kept)
@@ -332,6 +377,17 @@ READERS = [
         },
     ),
     _record("settings", CLUSTER_KEY, records.ClusterSettings, {"cluster_id": "c", "pass_interval": 7.5}),
+    _record("archived job", ArchiveKeys.key("train-1"), records.JobRecord, ARCHIVED),
+    _archived("found", (BadRecord,), lambda core: lookup.find_job(core, "train-1")),
+    _archived("listed", (), lambda core: lookup.all_jobs(core, {})),
+    _archived("of many", (), lambda core: lookup.read_jobs(core, ["train-1"], {})),
+    _archived("waited for", (BadRecord,), lambda core: WatchedJobs(core, ["train-1"]).poll()),
+    _archived("asked to stop", (BadRecord,), lambda core: stop(core, "train-1", "late")),
+    _archived("submitted again", (BadRecord, InvalidInput), _submit_again),
+    _archived("named as a parent", (BadRecord,), _submit_child),
+    _archived("moved again", (BadRecord,), _move_again),
+    _archived("removed", (), _sweep),
+    _archived("checked", (), fsck.check),
     _record("gang", JobKeys.key("train-1"), records.JobRecord, GANG),
     _record("pass", CoordinatorKeys.reconciler, records.ReconcilerRecord, PASS),
     _record("endpoint", EndpointKey("lab", "actor", "actor-1").key(), records.EndpointRecord, ENDPOINT),

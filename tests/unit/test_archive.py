@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from fray_coordinator.core import Core
-from fray_coordinator.errors import JobGone, ParentNotRunning
+from fray_coordinator.errors import BadRecord, JobGone, ParentNotRunning
 from fray_coordinator.fsck import checker
 from fray_coordinator.jobs import archive, lookup
 from fray_coordinator.jobs.stopping import stop
@@ -281,3 +281,40 @@ async def test_fsck_names_an_archived_job_that_runs_again(cluster: Cluster) -> N
     await cluster.clock.sleep(HOUR)
     problems = {problem.key: problem.what for problem in await checker.check(user)}
     assert "it runs twice" in problems[JobKeys.key(job.id)]
+
+
+async def test_what_a_job_that_runs_again_has_written_is_not_swept_with_its_archived_record(cluster: Cluster) -> None:
+    """Somebody has put an older copy of `jobs/` in its place, or one of `archive/`."""
+    user, job = await archived_job(cluster)
+    again = replace(job, status="running", submitted_at=user.now())
+    await user.records.put(JobKeys.key(job.id), again, ABSENT)
+    log = WorkKeys.log(job.id, 1, 0, 7)
+    await user.store.put(log, b"said now", ABSENT)
+    await cluster.clock.sleep(retention_seconds(user.settings) + HOUR)
+    await Reconciler(user, "p").repair.archive.run()
+    assert log in cluster.keys("work/")
+    await user.store.delete(JobKeys.key(job.id))
+    await Reconciler(user, "p").repair.archive.run()
+    assert cluster.keys("archive/") == cluster.keys("work/") == []
+
+
+async def test_an_archived_record_that_has_not_ended_holds_nobody_and_is_named(cluster: Cluster) -> None:
+    """Somebody has copied the record of a job that ran into the archive, or damaged it there."""
+    user, job = await archived_job(cluster)
+    key = ArchiveKeys.key(job.id)
+    await user.records.change(key, JobRecord, lambda now: replace(now, status="running", ended_at=None))
+    for reading in (wait_for(user, [job.id]), stop(user, job.id, "late"), lookup.read_job(user, job.id)):
+        with pytest.raises(BadRecord, match="says that the job is running"):
+            await reading
+    problems = {problem.key: problem.what for problem in await checker.check(user)}
+    assert "nobody looks after archived jobs" in problems[key]
+
+
+async def test_a_copy_that_has_not_ended_is_replaced_by_the_next_move(cluster: Cluster) -> None:
+    user, job = await ended_job(cluster)
+    copy = replace(job, status="running")
+    await user.records.put(ArchiveKeys.key(job.id), copy, ABSENT)
+    await cluster.clock.sleep(A_WHILE)
+    await repaired(user)
+    assert (await lookup.read_job(user, job.id)).record.status == "succeeded"
+    assert cluster.keys("jobs/") == []

@@ -145,6 +145,17 @@ def records_in_both_places(seen: Snapshot) -> Iterator[SuspectedProblem]:
                 yield SuspectedProblem(Problem(place, what, remedy), seen.versions(place, key))
 
 
+def archived_before_their_end(seen: Snapshot) -> Iterator[SuspectedProblem]:
+    """Find records in the archive that have not ended. Fray archives none of these."""
+    for key in seen.keys[ArchiveKeys.area]:
+        with seen.judging(key):
+            copy = seen.stored.get(key)
+            if copy is not None and not is_terminal(copy.record):
+                what = f"it says that the job is {copy.record.status}, but nobody looks after archived jobs"
+                remedy = f"move it to {JobKeys.key(copy.record.id)} if nothing lies there, otherwise remove it"
+                yield SuspectedProblem(Problem(key, what, remedy), seen.versions(key))
+
+
 def orphans(seen: Snapshot) -> Iterator[SuspectedProblem]:
     """Find children that outlived their parents."""
     for job in seen.jobs.values():

@@ -5,7 +5,9 @@ from collections.abc import AsyncIterator
 from msgspec.structs import replace
 
 from fray_coordinator.core import Core
+from fray_coordinator.errors import BadRecord
 from fray_coordinator.protocol.archiving import archive_time, blobs_to_keep, may_archive
+from fray_coordinator.protocol.transitions import is_terminal
 from fray_coordinator.store.interface import ABSENT, Applied, Listed
 from fray_coordinator.store.paging import list_pages
 from fray_coordinator.store.records import Stored
@@ -30,7 +32,15 @@ async def reread_record(core: Core, known: Stored[JobRecord]) -> Stored[JobRecor
 
 
 async def find_archived(core: Core, job_id: str, one_of_many: bool = False) -> Stored[JobRecord] | None:
-    """The archived record of a job; None if there is none. Raises BadRecord: it cannot be read."""
+    """The archived record of a job; None if there is none. Raises BadRecord: it cannot be read, or has not ended."""
+    found = await _copy_of(core, job_id, one_of_many)
+    if found is not None and not is_terminal(found.record):
+        what = f"{found.key} says that the job is {found.record.status}, but nobody looks after archived jobs"
+        raise BadRecord(f"{what}; move it to {JobKeys.key(job_id)} if nothing lies there, otherwise remove it")
+    return found
+
+
+async def _copy_of(core: Core, job_id: str, one_of_many: bool) -> Stored[JobRecord] | None:
     return await core.records.read(ArchiveKeys.key(job_id), JobRecord, one_of_many)
 
 
@@ -50,7 +60,7 @@ async def archive(core: Core, job_id: str) -> None:
         await core.store.put(kept.key(), b"", ABSENT, one_of_many=True)
     written = await core.store.put(copy, codec.encode(job.record, job.raw), ABSENT, one_of_many=True)
     if not isinstance(written, Applied):
-        old, job = await find_archived(core, job_id, one_of_many=True), await _movable(core, job_id)
+        old, job = await _copy_of(core, job_id, one_of_many=True), await _movable(core, job_id)
         if old is None or job is None:
             return
         update = await core.records.write(copy, JobRecord, job.record, replace(old, raw=job.raw), one_of_many=True)

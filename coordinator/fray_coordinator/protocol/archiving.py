@@ -19,8 +19,9 @@ runs again because its record has moved.
 copied; a record never moves back. So who finds nothing under `jobs/` and then nothing under `archive/` knows that the
 job does not exist yet or was removed. A mover that dies between copy and deletion leaves both: readers take the one
 under `jobs/`, and the next move replaces a copy that differs, on condition of that copy's version, by what it has read
-after it. Only records that have ended move, and these change no more. A
-record moves only when no submitter still tries to create it; an admission that creates it late looks under `archive/`
+after it. Only records that have ended move, and these change no more; one there that has not ended was put there by
+somebody, and counts as unreadable. Of two records the one under `jobs/` counts, so retention leaves both. A record
+moves only when no submitter still tries to create it; an admission that creates it late looks under `archive/`
 before it admits, and deletes what it has created. A parent moves only after its children have ended, and a child whose
 parent has no record under `jobs/` is judged as if the parent had ended. Before a record moves, a `KeptBlobKey` is
 written for each blob that is older than the sweep allows for; the sweep lists `blobs/` after it has read `jobs/`, so it

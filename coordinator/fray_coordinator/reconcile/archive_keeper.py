@@ -60,5 +60,6 @@ class ArchiveKeeper:
 
     async def _remove(self, row: Listed) -> None:
         job = await self.core.records.read(row.key, JobRecord, one_of_many=True)
-        if job is not None:
-            await removal.remove_job(self.core, job)
+        if job is None or await self.core.store.get(JobKeys.key(job.record.id), one_of_many=True) is not None:
+            return  # of two records the one under `jobs/` counts, so the job's data are still needed
+        await removal.remove_job(self.core, job)
