@@ -241,8 +241,10 @@ async def _move_again(core: Core) -> None:
 async def _sweep(core: Core) -> None:
     """Retention has ended."""
     keeper = ArchiveKeeper(core)
-    retention = {"is_archived_record_due": lambda *given: True, "retention_seconds": lambda settings: -1e9}
-    with mock.patch.multiple(archive_keeper, **retention):
+    with (
+        mock.patch.object(archive_keeper, "is_archived_record_due", return_value=True),
+        mock.patch.object(archive_keeper, "retention_seconds", return_value=-1e9),
+    ):
         await keeper.run()
     assert not keeper.problems.keys() - {ArchiveKeys.key("train-1")}
 
