@@ -37,7 +37,7 @@ OUTLIVES = 200.0
 """Virtual seconds for which an endpoint may outlive its job, or a late write, without faults: two repairs, the jitter
 of the passes between them, and the death of the agent that ran the last one."""
 
-HARMFUL = ("spoil_job", "spoil_agent", "hold_agent", "restore_job")
+HARMFUL = ("spoil_job", "spoil_agent", "hold_agent", "restore_job", "spoil_archived", "copy_into_archive")
 """Damage to records on which an actor and its callers depend; it is left out here because every caller must be
 answered."""
 

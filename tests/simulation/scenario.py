@@ -135,6 +135,8 @@ STRANGE = {
     "spoil_agent": 0.5,
     "hold_agent": 0.3,
     "restore_job": 0.3,
+    "spoil_archived": 0.5,
+    "copy_into_archive": 0.3,
     "touch": 1.0,
     "tidy_some": 0.5,
 }

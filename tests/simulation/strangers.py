@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from fray_coordinator.protocol.transitions import TERMINAL
 from fray_coordinator.store.interface import ANY, AttemptFailed, Object
 from fray_coordinator.store.key_rules import check_key
 from fray_layouts import codec
@@ -21,6 +22,7 @@ from fray_layouts.inbox_keys import InboxKeys
 from fray_layouts.machine_keys import MachineKeys
 from fray_layouts.object_keys import (
     AgentKeys,
+    ArchiveKeys,
     CoordinatorKeys,
     EndpointKey,
     JobKeys,
@@ -55,6 +57,7 @@ _KEPT_BODIES = 4
 
 _KINDS: list[tuple[str, Callable[[str], object | None], type[Record] | None]] = [
     (JobKeys.area, JobKeys.parse, JobRecord),
+    (ArchiveKeys.area, ArchiveKeys.parse, JobRecord),
     (AgentKeys.area, AgentKeys.parse, AgentRecord),
     (NameKeys.area, NameKeys.parse, NameRecord),
     (EndpointKey.area, EndpointKey.parse, EndpointRecord),
@@ -107,7 +110,7 @@ class Strangers:
 
     def copy_record(self) -> None:
         """Keep a copy of a record beside it."""
-        records = self._lying(JobKeys.area, AgentKeys.area, NameKeys.area, EndpointKey.area)
+        records = self._lying(JobKeys.area, ArchiveKeys.area, AgentKeys.area, NameKeys.area, EndpointKey.area)
         if records:
             key, data = self._draw.choice(records)
             copy = f"{key.removesuffix('.json')}-{self._draw.choice(['bak', 'copy', '1'])}.json"
@@ -162,6 +165,19 @@ class Strangers:
             self.overwritten.add(key)
             self._harm(key)
             self._put(key, self._draw.choice(self._bodies[key]), "restored", odd=False)
+
+    def spoil_archived(self) -> None:
+        self._overwrite([key for key, _ in self._lying(ArchiveKeys.area)])
+
+    def copy_into_archive(self) -> None:
+        """Put a job's record, as it is or was, into the archive, as after a restore of some folders only."""
+        jobs = [key for key in self._bodies if JobKeys.parse(key) in self.world.watching.jobs]
+        if jobs:
+            key = self._draw.choice(jobs)
+            copy = ArchiveKeys.key(JobKeys.parse(key) or "")
+            if copy not in self.world.storage.contents.objects:
+                self._harm(copy)
+                self._put(copy, self._draw.choice(self._bodies[key]), "copied into the archive")
 
     def touch(self) -> None:
         """Change only the storage's time of an object, like `chmod`, `touch` or a copy with the same content."""
@@ -262,7 +278,7 @@ class Strangers:
 
     def _harm(self, key: str) -> None:
         watching = self.world.watching
-        if key.startswith(JobKeys.area) and (job := JobKeys.parse(key)):
+        if job := JobKeys.parse(key) or ArchiveKeys.parse(key):
             self.harmed.add(job)
         if key.startswith(AgentKeys.area) and (agent := AgentKeys.parse(key)):
             self.harmed.add(agent)
@@ -311,7 +327,8 @@ def _holds(key: str, data: bytes, kind: type[Record]) -> bool:
         return False
     match record:
         case JobRecord():
-            return JobKeys.key(record.id) == key
+            is_archived = ArchiveKeys.key(record.id) == key and record.status in TERMINAL
+            return is_archived or JobKeys.key(record.id) == key
         case AgentRecord():
             return AgentKeys.key(record.id) == key
         case ReservationRecord():

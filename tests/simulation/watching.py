@@ -123,6 +123,8 @@ class Watching:
         self._raw.pop(key, None)
         if key.startswith(JobKeys.area):
             self.jobs.pop(JobKeys.parse(key) or "", None)
+        elif (job := ArchiveKeys.parse(key)) and job in self.archived:
+            self.jobs.pop(job, None)
         elif (agent := AgentKeys.parse(key)) and agent in self.world.agents:
             self._odd_agent(agent, after, sender)
         elif before is not None and InboxKeys.is_drop(key):

@@ -25,6 +25,7 @@ from fray_layouts.index_keys import ChildKey, PlacementKey
 from fray_layouts.machine_keys import MachineKeys
 from fray_layouts.object_keys import (
     AgentKeys,
+    ArchiveKeys,
     CoordinatorKeys,
     EndpointKey,
     JobKeys,
@@ -91,6 +92,8 @@ FOLDERS = (
     "placements/default/",
     "machines/default/",
     "aside/",
+    "archive/",
+    "archive/own/",
 )
 
 FOREIGN = (
@@ -363,6 +366,7 @@ def _placement(draw: random.Random, owner: str) -> PlacementKey:
 Place = Callable[[random.Random, str], str]
 PLACES: Sequence[tuple[type[msgspec.Struct], Place]] = (
     (JobRecord, lambda draw, stem: JobKeys.key(stem)),
+    (JobRecord, lambda draw, stem: ArchiveKeys.key(stem)),
     (AgentRecord, lambda draw, stem: AgentKeys.key(stem)),
     (JobSpec, lambda draw, stem: InboxKeys.key(stem)),
     (ReconcilerRecord, lambda draw, stem: f"{CoordinatorKeys.reconciler}.{stem}"),
