@@ -33,7 +33,7 @@ EXPLAINED = ROOT / "docs/simulation.md"
 TESTS_SECONDS = 10.0
 """CPU time of the tests of one trial, without a mutant: hundreds of tests reach some blocks."""
 
-MORE_FILES = 12
+MORE_FILES = 24
 """Files of tests for the mutants that no test which imports the module notices: the smallest of those that import what
 imports it."""
 

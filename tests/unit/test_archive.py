@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import calendar
 import json
-from math import inf
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ from fray_coordinator.jobs import archive, lookup
 from fray_coordinator.jobs.stopping import stop
 from fray_coordinator.jobs.submission import submit
 from fray_coordinator.jobs.waiting import WatchedJobs, wait_for
-from fray_coordinator.protocol.archiving import archive_time
+from fray_coordinator.protocol.archiving import blobs_to_keep
 from fray_coordinator.protocol.retention import retention_seconds
 from fray_coordinator.reconcile.admission import Admission
 from fray_coordinator.reconcile.reconciler import Reconciler
@@ -26,8 +25,8 @@ from fray_coordinator.store.interface import ABSENT, ANY
 from fray_layouts.errors import InvalidInput
 from fray_layouts.inbox_keys import InboxKeys
 from fray_layouts.index_keys import ChildKey
-from fray_layouts.object_keys import ArchiveKeys, BlobKeys, JobKeys
-from fray_layouts.records import ClusterSettings, JobRecord, ParentLink
+from fray_layouts.object_keys import ArchiveKeys, BlobKeys, JobKeys, KeptBlobKey
+from fray_layouts.records import JobRecord, ParentLink
 from fray_layouts.spec_parsing import parse_spec
 from fray_layouts.work_keys import WorkKeys
 from tests.support.scripted_agents import job_now, join, launch
@@ -64,20 +63,17 @@ async def repaired(core: Core) -> Reconciler:
     return newcomer
 
 
-def test_a_job_with_a_blob_from_long_before_its_end_stays_where_the_sweep_of_blobs_reads_it() -> None:
-    settings, stored_at = ClusterSettings(), calendar.timegm((2026, 3, 10, 0, 0, 0))
-    entrypoint = {"command": ["cat"], "stdin": BlobKeys.key(stored_at, "0" * 64)}
-    spec = parse_spec({"name": "job", "entrypoint": entrypoint})
+def test_a_blob_from_long_before_the_end_of_its_job_is_named_to_the_sweep() -> None:
+    stored_at = calendar.timegm((2026, 3, 10, 0, 0, 0))
+    blob = BlobKeys.key(stored_at, "0" * 64)
+    spec = parse_spec({"name": "job", "entrypoint": {"command": ["cat"], "stdin": blob}})
 
-    def time_after(days: float) -> float:
+    def kept_after(days: float) -> list[KeptBlobKey]:
         ended_at = stored_at + days * 86400.0
-        job = JobRecord(id="job-1", spec=spec, status="succeeded", ended_at=ended_at)
-        return archive_time(job, settings) - ended_at
+        return blobs_to_keep(JobRecord(id="job-1", spec=spec, status="succeeded", ended_at=ended_at))
 
-    assert time_after(51.0) == time_after(0.0) < inf, "30 April"
-    assert time_after(53.0) == inf, "2 May: a month after the blob's month"
-    early = JobRecord(id="job-1", spec=parse_spec({"name": "job", "entrypoint": {"command": ["x"]}}), status="failed")
-    assert archive_time(early, settings) < inf, "a clock that stood at 1970"
+    assert kept_after(0.0) == kept_after(51.0) == [], "30 April"
+    assert kept_after(53.0) == [KeptBlobKey("2026-05", blob)], "2 May: a month after the blob's month"
 
 
 async def test_a_record_moves_once_no_submitter_can_create_it_any_more(cluster: Cluster) -> None:

@@ -417,3 +417,9 @@ def test_adoption_only_goes_forward_and_only_within_the_family() -> None:
     assert adopted(child(stop=StopRequest(at=NOW)), "p-1", 3) is None
     assert adopted(child(parent=ParentLink(job="p-1", attempt=2, detached=True)), "p-1", 3) is None
     assert adopted(child(parent=None), "p-1", 3) is None
+
+
+def test_a_failure_of_the_job_itself_shows_that_it_could_start() -> None:
+    spec = {"max_retries_failure": 1}
+    after = ended(running(start_failures=3, agent_deaths=2, avoid_hosts=["x"], spec=spec), "exited")
+    assert (after.failures, after.start_failures, after.agent_deaths, after.avoid_hosts) == (1, 0, 0, [])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from fray_coordinator.protocol import queue_lease, queue_scan
+from fray_coordinator.protocol import queue_lease, queue_scan, queue_segments
 from fray_layouts.queue_keys import QueueKeys
 from fray_layouts.queue_records import QueueLease
 
@@ -77,3 +77,12 @@ def test_a_consumer_leaves_a_segment_to_the_one_that_ranks_first_for_it() -> Non
 def test_a_lost_claim_widens_the_choice_up_to_a_bound_for_each_consumer() -> None:
     assert queue_scan.widened(3.0, 3) == 6.0
     assert queue_scan.widened(100.0, 3) == 4 * queue_scan.MAX_SPREAD_PER_CONSUMER
+
+
+@given(finished=SECONDS, later=SECONDS)
+def test_a_lease_whose_segment_has_a_false_time_stays_until_all_creates_have_landed(
+    finished: float, later: float
+) -> None:
+    quarantine, now = 1000.0, finished + 100 * later
+    if queue_segments.is_collectable(queue_segments.last_create(finished, quarantine), now, quarantine):
+        assert queue_segments.all_creates_landed(finished, now, quarantine)
