@@ -240,7 +240,7 @@ simulate-variants: $(VENV)/.dev
 fuzz: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 --timeout 1200 --hypothesis-profile=fresh tests/fuzz
 
-# Mutants of the decisions and of what calls them that no quick test notices; see docs/simulation.md. Hours with all of them.
+# Mutants of the decisions and of what calls them that no quick test notices; see docs/simulation.md.
 mutants: $(VENV)/.dev
 	$(BIN)/python -m tests.mutants
 
