@@ -19,6 +19,7 @@ from fray_coordinator.protocol.claiming import (
     is_pending_too_long,
 )
 from fray_coordinator.protocol.commit import AttemptEnd, end_of_attempt, requeue_lost
+from fray_coordinator.protocol.scheduling import entry_of
 from fray_coordinator.protocol.stopping import request_stop
 from fray_coordinator.protocol.transitions import (
     TERMINAL,
@@ -41,6 +42,7 @@ from fray_layouts.records import (
     StopRequest,
 )
 from fray_layouts.spec_parsing import parse_spec
+from fray_layouts.states import StopOrigin
 
 NOW = 5000.0
 SETTINGS = ClusterSettings(requeue_backoff=2.0, requeue_backoff_max=10.0, host_killer_limit=3)
@@ -423,3 +425,15 @@ def test_a_failure_of_the_job_itself_shows_that_it_could_start() -> None:
     spec = {"max_retries_failure": 1}
     after = ended(running(start_failures=3, agent_deaths=2, avoid_hosts=["x"], spec=spec), "exited")
     assert (after.failures, after.start_failures, after.agent_deaths, after.avoid_hosts) == (1, 0, 0, [])
+
+
+def test_an_entry_says_whether_its_job_needs_a_container() -> None:
+    with_image = job(spec={"environment": {"docker_image": "registry/image:1"}})
+    assert (entry_of(job()).shape.image, entry_of(with_image).shape.image) == (False, True)
+
+
+def test_a_stop_of_a_job_that_runs_says_who_wants_it() -> None:
+    wanted = request_stop(running(), NOW, "its parent has ended", by=StopOrigin.PARENT)
+    assert wanted is not None
+    assert wanted.stop is not None
+    assert (wanted.status, wanted.stop.by) == ("running", "parent")
