@@ -6,13 +6,14 @@ from msgspec.structs import replace as changed
 
 from fray_coordinator.protocol.placements.owners import owner_of_job
 from fray_coordinator.protocol.scaling.costs import cost_so_far
+from fray_coordinator.protocol.scaling.demand import Order
 from fray_coordinator.protocol.scaling.listed import ListedState
 from fray_coordinator.protocol.scaling.machines import (
     observe,
     to_ask,
     to_drain,
 )
-from fray_coordinator.protocol.scaling.planning import WAIT_SECONDS, confirmed, plan, withdrawn
+from fray_coordinator.protocol.scaling.planning import WAIT_SECONDS, confirmed, plan, wanted, withdrawn
 from fray_coordinator.protocol.scaling.provisioning import (
     account_of,
     accounts,
@@ -23,6 +24,7 @@ from fray_coordinator.protocol.scaling.provisioning import (
 from fray_coordinator.protocol.scaling.view import of_account, without_unread
 from fray_coordinator.protocol.scaling.zones import open_zones, place_of, refusal, remembered
 from fray_layouts.records import (
+    CommandSettings,
     Holding,
     PoolScaling,
     ProvisioningSpec,
@@ -211,3 +213,10 @@ def test_machines_whose_records_cannot_be_read_count_as_there_and_as_the_dearest
     left = without_unread(seen, ["m1"])
     assert (left.spec.min, left.spec.max, left.spec.max_hourly_cost) == (1, 2, 6.0)
     assert left.listed == [listed("m2")], "it is no stranger"
+
+
+def test_an_intent_says_how_its_machine_is_made_and_what_it_costs() -> None:
+    spec = changed(SPEC, command=CommandSettings(list=["x"], create=["x"], delete=["x"]), zones=["us-a"])
+    pool = replace(view(spec), prices={"us-a": 2.5})
+    (intent,) = wanted(pool, Order(1, "us-a", False, "a job waits"), ["m1"], NOW)
+    assert (intent.command, intent.hourly_cost, intent.zone) == (spec.command, 2.5, "us-a")
