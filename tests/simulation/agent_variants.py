@@ -27,6 +27,8 @@ from fray_coordinator.protocol import (
     retention,
 )
 from fray_coordinator.reconcile import failure_detector, reaper
+from fray_coordinator.reconcile.reconciler import Reconciler
+from fray_coordinator.reconcile.repair import Repair
 from fray_coordinator.store.interface import ANY
 from fray_layouts import codec, object_keys
 from fray_layouts.records import AgentRecord
@@ -284,3 +286,26 @@ def the_index_is_listed_at_each_poll() -> list[Swap]:
         self.rang_for_jobs = True
 
     return [(PoolBell, "poll", poll)]
+
+
+# --- the quiet
+
+
+@VARIANTS.rule(0, "tests/unit/test_request_costs.py::test_the_holder_promises_frequent_passes_before_its_claim_is_sent")
+def a_claim_does_not_end_the_quiet() -> list[Swap]:
+    """An agent that takes up work does not make the passes frequent again."""
+
+    async def end_quiet(self: Reconciler) -> None:
+        return
+
+    return [(Reconciler, "end_quiet", end_quiet)]
+
+
+@variant
+def the_index_is_not_looked_at_in_a_quiet_cluster() -> list[Swap]:
+    """A job whose ring was lost waits for the next repair, which is rare."""
+
+    async def look_at_index(self: Repair) -> None:
+        return
+
+    return [(Repair, "look_at_index", look_at_index)]

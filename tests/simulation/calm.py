@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from fray_agents.agent.agent import Agent
 from fray_agents.agent.held import HeldLease, HeldPlacement
+from fray_coordinator.jobs.submission import new_record, submit_one
 from fray_coordinator.protocol import reconciler_lease
 from fray_coordinator.protocol.dropped_jobs import UNLISTED_BEATS
 from fray_coordinator.protocol.heartbeat import max_interval
@@ -21,9 +22,12 @@ from fray_layouts.inbox_keys import InboxKeys
 from fray_layouts.index_keys import ChildKey, PendingKey, PlacementKey
 from fray_layouts.object_keys import CoordinatorKeys, JobKeys, ReservationKeys
 from fray_layouts.records import ClusterSettings, JobRecord, ReconcilerRecord
+from fray_layouts.spec_parsing import parse_spec
 from fray_layouts.states import AgentState
 from fray_layouts.work_keys import WorkKeys
+from tests.simulation.clocks import HostClock
 from tests.simulation.invariants import Broken, job_named_by, told
+from tests.simulation.loop import Participant
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -63,6 +67,10 @@ So they are archived before they are removed."""
 
 ARCHIVE_SWEEP, LISTS_OF_A_SWEEP = 300.0, 2
 """Virtual seconds between two sweeps of the archive, and the listings of each if no day of the archive is due."""
+
+FOUND_ANYWAY = 110.0
+"""Virtual seconds in which a job whose ring was lost is claimed in a quiet cluster: a pass, which lists the index, is a
+minute away, and an idle agent looks at its doorbell every 15 s at most."""
 
 SWEPT = 1300.0
 """Virtual seconds in which a family is archived, a generation in each repair, and the archive is swept afterwards."""
@@ -213,6 +221,27 @@ def check_idle(world: World) -> None:
     if not (is_quiet or _has_something_left(world)):
         message = "nothing is left to do, and the pass is run as often as ever"
         raise Broken("an idle cluster asks for what is stated", message, _lease(world).holder)
+
+
+def check_woken(world: World) -> None:
+    """Check that a quiet cluster takes up a job whose ring was lost."""
+    if not _is_quiet(world):
+        return
+    world.note("world", "a job comes while the cluster is quiet")
+    arrived: list[str] = []
+
+    async def arrive() -> None:
+        core = await world.core(latecomer, HostClock(world.loop))
+        spec = parse_spec({"name": "long", "entrypoint": {"command": ["simulated"]}, "resources": {"cpu": 0.5}})
+        arrived.append((await submit_one(core, new_record(core, spec, None, None, ""))).job.id)
+
+    latecomer = Participant("latecomer")
+    world.spawn(latecomer, arrive())
+    since = world.loop.now
+    while not (arrived and world.watching.jobs[arrived[0]].lease):
+        if world.loop.now - since > FOUND_ANYWAY:
+            raise Broken("a quiet cluster takes up work", f"{arrived} waits for {FOUND_ANYWAY:g} s", *arrived)
+        world.loop.advance(world.loop.now + 1.0)
 
 
 def _lease(world: World) -> ReconcilerRecord:

@@ -191,7 +191,7 @@ class MachineWatch(Stage):
     # --- now and then
 
     def _check_unrecorded(self) -> None:
-        if self.storage.down_until > self.loop.now or self.damaged:
+        if self.storage.down_until > self.loop.now or self.storage.strange is not None or self.damaged:
             return
         for pool, provider in self.providers.items():
             for name in provider.machines:

@@ -17,7 +17,7 @@ from fray_coordinator.placements import reservations
 from fray_coordinator.protocol.scaling.machines import given_up_stray
 from fray_layouts.errors import FrayError
 from fray_layouts.machine_keys import MachineKeys
-from fray_layouts.object_keys import JobIds, PoolKeys
+from fray_layouts.object_keys import JobIds, JobKeys, PoolKeys
 from fray_layouts.records import AgentPoolRecord, MachineRecord, ReservationRecord, ReservedPart, TpuSettings
 from fray_layouts.spec import GangSpec, ResourceSpec
 from fray_layouts.spec_parsing import parse_spec
@@ -59,6 +59,8 @@ class MachineUsers:
             mine: list[str] = []
             for raw in wanted:
                 (done,) = await submit(core, [parse_spec(raw)], None)
+                if world.storage.went_with_another_root(JobKeys.key(done.job.id)):
+                    continue
                 mine.append(done.job.id)
                 world.jobs.append(done.job.id)
             if reserves:

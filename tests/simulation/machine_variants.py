@@ -14,6 +14,7 @@ from fray_agents.provisioning import pool_run, scaler
 from fray_coordinator.protocol.cluster_identity import why_not_here
 from fray_coordinator.protocol.scaling import machines, planning
 from fray_coordinator.protocol.scaling.provisioning import account_of
+from fray_coordinator.protocol.scaling.scope import ScalingScope
 from tests.simulation.broken_code import Swap, Variants, everywhere
 from tests.simulation.machine_provider import Service
 
@@ -46,6 +47,12 @@ def machines_without_a_record_go() -> list[Swap]:
 def a_copy_of_a_root_is_scaled() -> list[Swap]:
     """Who opens a copy of a root works with it as if it were the cluster."""
     return everywhere(why_not_here, lambda settings, address, root: "")
+
+
+@VARIANTS.rule(0, "tests/unit/test_scaling_scope.py::test_what_others_write_beside_a_described_pool_opens_nothing")
+def everybody_scales_every_pool() -> list[Swap]:
+    """Who scales a pool scales all others in the bucket, too, with the programs that their records name."""
+    return [(ScalingScope, "among", lambda self, known: self.pools | frozenset(known))]
 
 
 @variant

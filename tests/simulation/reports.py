@@ -84,7 +84,7 @@ class Reports(Membership):
 
     def submitted(self, job: JobRecord, found: bool) -> None:
         """Note an acknowledged submission. found: whether it found an earlier one."""
-        if job.id in self.strangers.harmed:
+        if job.id in self.strangers.harmed or self.storage.went_with_another_root(JobKeys.key(job.id)):
             return
         if found and not job.spec.id:
             self.is_broken(Broken("a new job is not an old one", f"{job.id} was found by its submitter", job.id))

@@ -8,6 +8,7 @@ import inspect
 import random
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from unittest import mock
 
@@ -269,8 +270,19 @@ def a_sound_record_is_set_aside() -> None:
     upkeep_invariants.on_write(world.watching, aside, None, sound, HERE)
 
 
+def nobody_takes_up_work() -> None:
+    world = World(0)
+    with (
+        mock.patch.object(calm, "_is_quiet", return_value=True),
+        mock.patch.object(world, "spawn", side_effect=lambda owner, work: work.close()),
+        mock.patch.object(world.loop, "advance", side_effect=partial(setattr, world.loop, "now")),
+    ):
+        calm.check_woken(world)
+
+
 SHOWN: dict[str, Callable[[], None]] = (
     {
+        "a quiet cluster takes up work": nobody_takes_up_work,
         "nobody works in another cluster": a_write_lands_in_another_cluster,
         "only transitions of the table": a_pending_job_succeeds,
         "nothing leaves a terminal state": a_job_that_ended_runs_again,

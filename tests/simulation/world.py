@@ -178,6 +178,7 @@ class World(Reports):
         if self.scenario.rests:
             calm.check_rest(self)
         calm.check_idle(self)
+        calm.check_woken(self)
 
     def _tidy(self) -> None:
         """Remove, like people, what `fray fsck` names.

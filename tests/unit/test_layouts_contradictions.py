@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 import pytest
 
-from fray_layouts import codec
+from fray_agents.provisioning.scaler import Scaler
+from fray_coordinator import fsck
+from fray_coordinator.protocol.scaling.scope import ScalingScope
+from fray_coordinator.reconcile.reconciler import Reconciler
+from fray_coordinator.store.interface import ANY
+from fray_layouts import codec, records
 from fray_layouts.bounds import MAX_BUNDLES, MAX_MACHINES
 from fray_layouts.errors import Malformed
+from fray_layouts.machine_keys import MachineKeys
+from fray_layouts.object_keys import AgentKeys, JobKeys, PoolKeys, ReservationKeys
 from fray_layouts.records import (
     AgentPoolRecord,
     AgentRecord,
+    CheckedStruct,
     JobRecord,
     MachineRecord,
     OutputManifest,
@@ -21,6 +30,10 @@ from fray_layouts.records import (
     ReplicaExit,
     ReservationRecord,
 )
+from fray_layouts.work_keys import WorkKeys
+from tests.support.scripted_agents import job_now, join, launch
+from tests.support.scripted_members import gang, gathering, members_of
+from tests.support.virtual import Cluster
 
 MEMBER = {"agent": "a", "bundles": [0]}
 GANG: dict[str, Any] = {
@@ -128,3 +141,57 @@ def test_a_contradiction_is_refused_by_the_name_of_its_field(
 def test_a_word_of_a_newer_version_is_no_contradiction(kind: type[msgspec.Struct], record: dict[str, Any]) -> None:
     read = codec.decode(json.dumps(record).encode(), kind)
     assert json.loads(codec.encode(read.record, read.raw)).items() >= record.items()
+
+
+KINDS = list(dict.fromkeys(kind for kind, *_ in CONTRADICTIONS))
+
+
+def test_every_record_class_with_a_check_is_in_the_table() -> None:
+    kinds = {kind for kind in vars(records).values() if isinstance(kind, type) and issubclass(kind, CheckedStruct)}
+    assert {kind for kind in kinds if kind.check is not CheckedStruct.check} == set(KINDS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_without_the_check_of_its_class_a_contradiction_is_read(
+    kind: type[msgspec.Struct], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So each class has a row that fails when its check is left out."""
+    monkeypatch.setattr(kind, "check", CheckedStruct.check)
+    read = 0
+    for _, good, odd, _ in (row for row in CONTRADICTIONS if row[0] is kind):
+        with suppress(Malformed):
+            codec.decode(json.dumps({**good, **odd}).encode(), kind)
+            read += 1
+    assert read
+
+
+LIES_AT: dict[type[msgspec.Struct], str] = {
+    JobRecord: JobKeys.key("j"),
+    ReplicaExit: WorkKeys.exit("j", 1, 0),
+    OutputManifest: WorkKeys.outputs("j", 1, 0),
+    ReservationRecord: ReservationKeys.key("r"),
+    PoolPlan: PoolKeys.plan("default"),
+    AgentRecord: AgentKeys.key("z"),
+    MachineRecord: MachineKeys.key("p", "m"),
+    AgentPoolRecord: PoolKeys.record("p"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_record_that_contradicts_itself_harms_only_itself(cluster: Cluster, kind: type[msgspec.Struct]) -> None:
+    """Passes, gangs, scalers and claims go on beside it, and `fray fsck` names it."""
+    found = await gathering(cluster, "a", "b")
+    agent, user = await join(cluster, "c"), found.core
+    _, good, odd, _ = next(row for row in CONTRADICTIONS if row[0] is kind)
+    await user.store.put(LIES_AT[kind], json.dumps({**good, **odd}).encode(), ANY)
+    together = await gang(found)
+    await launch(user)
+    await found.step()
+    await Reconciler(user, "p").try_pass()
+    await Scaler(user, "s", ScalingScope(every=True)).run_once()
+    assert len(members_of(await job_now(user, together.id))) == 2
+    ended = await agent.end(await agent.claim())
+    assert ended is not None
+    assert ended.status == "succeeded"
+    named = {problem.key for problem in await fsck.check(user)}
+    assert LIES_AT[kind] in named or kind is PoolPlan, "fsck names it; a plan was written anew"

@@ -14,7 +14,8 @@ from fray_agents.agent.heartbeat import BEATS_PER_CHECK
 from fray_coordinator.core import Core
 from fray_coordinator.errors import StoreUnavailable
 from fray_coordinator.jobs import doorbell
-from fray_coordinator.jobs.lookup import read_job
+from fray_coordinator.jobs.lookup import find_job, read_job
+from fray_coordinator.jobs.stopping import stop
 from fray_coordinator.jobs.submission import submit
 from fray_coordinator.jobs.waiting import wait_for
 from fray_coordinator.protocol.cluster_identity import CONFIRMED_SECONDS
@@ -112,6 +113,11 @@ async def test_clients_do_not_conclude_that_jobs_are_gone_and_write_nothing(clus
     strange = dict(cluster.contents.objects)
     with pytest.raises(StoreUnavailable, match=r"another cluster, .* is at memory.* put that back"):
         await read_job(user, job)
+    user.store.root_confirmed()
+    with pytest.raises(StoreUnavailable, match="another cluster"):
+        await stop(user, job, "enough")
+    with pytest.raises(StoreUnavailable, match="another cluster"):
+        await find_job(user, "job-that-is-not-there")
     with pytest.raises(StoreUnavailable, match="another cluster"):
         await launch(user)
     assert cluster.contents.objects == strange

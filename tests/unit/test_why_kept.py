@@ -85,3 +85,10 @@ def test_a_gang_names_the_job_that_must_end_and_whose_family_goes_first() -> Non
     assert why_gathering(owner_of_job(waiting), [b], NOW) == (
         "jobs for which its hosts may be waiting go first for some minutes"
     )
+
+
+def test_a_gang_that_has_let_a_family_in_says_when_it_may_go_first_again() -> None:
+    b = AgentRecord(id="b", host="b", pool="default", capacity=HOST, free=HOST, supports_placements=True)
+    waiting = gang(first=[FamilyFirst(family=family_digits("top"), at=NOW - 300, again=NOW + 120)])
+    told = why_gathering(owner_of_job(waiting), [keeping(waiting), b], NOW)
+    assert told.endswith("(parent); jobs that may need this room have gone first, and may again in 120 s")

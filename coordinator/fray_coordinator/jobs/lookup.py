@@ -37,8 +37,7 @@ async def read_job(core: Core, job_id: str) -> Stored[JobRecord]:
     """The record of a job; raises JobNotFound."""
     found = await find_record(core, JobIds.checked(job_id))
     if found is None:
-        await core.store.confirm_root()
-        raise job_not_found(core, job_id)
+        raise await job_not_found(core, job_id)
     return found
 
 
@@ -71,7 +70,7 @@ async def find_job(core: Core, text: str, eligible: Callable[[JobRecord], bool] 
         pages = archived_rows(core, text=text)
         fitting = _best_matches([ArchiveKeys.parse(row.key) or "" async for page in pages for row in page], text)
     if not fitting:
-        raise job_not_found(core, text)
+        raise await job_not_found(core, text)
     if len(fitting) > 1 and eligible is not None:
         fitting = [job.id for job in await read_jobs(core, fitting, {}) if eligible(job)] or fitting
     if len(fitting) > 1:
@@ -245,8 +244,9 @@ def check_replica(job: JobRecord, replica: int) -> None:
         raise InvalidInput("replica", replica, remedy)
 
 
-def job_not_found(core: Core, text: str) -> JobNotFound:
-    """The error for a text that matches no job."""
+async def job_not_found(core: Core, text: str) -> JobNotFound:
+    """The error for a text that matches no job. Raises StoreUnavailable: another cluster is at the root, or none."""
+    await core.store.confirm_root()
     return JobNotFound(f"there is no job {text} under {core.root}; `fray ps --all` lists those that exist")
 
 

@@ -34,7 +34,7 @@ async def stop(core: Core, job_id: str, reason: str, by: str = StopOrigin.USER) 
     if job is None:
         job = record_of(await find_archived(core, job_id))
     if job is None:
-        raise job_not_found(core, job_id)
+        raise await job_not_found(core, job_id)
     return job
 
 

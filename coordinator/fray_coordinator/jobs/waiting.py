@@ -64,8 +64,7 @@ class WatchedJobs:
         else:
             now = await reread_record(self.core, before)
         if now is None:
-            await self.core.store.confirm_root()
-            raise _missing_job(self.core, job, before is not None)
+            raise await _missing_job(self.core, job, before is not None)
         self.known[job] = now
         return None if now is before else now
 
@@ -158,7 +157,8 @@ def _failed(job: JobRecord) -> bool:
     return is_terminal(job) and job.status != Status.SUCCEEDED
 
 
-def _missing_job(core: Core, job: str, was_there: bool) -> JobGone | JobNotFound:
+async def _missing_job(core: Core, job: str, was_there: bool) -> JobGone | JobNotFound:
     if was_there:
+        await core.store.confirm_root()
         return JobGone(f"the record of {job} was removed while it was waited for; its outcome is no longer known")
-    return job_not_found(core, job)
+    return await job_not_found(core, job)

@@ -37,7 +37,14 @@ def _why_unready(owner: Owner, live: Sequence[AgentRecord], now: float) -> str:
         return f"all of its {count} agents keep room for it; it should start soon"
     others = f", nor do {len(missing) - 1} more" if len(missing) > 1 else ""
     why = _why_silent(owner, agents.get(missing[0]), now)
-    return f"{count - len(missing)} of {count} agents keep room for it; {missing[0]} does not yet{others}: {why}"
+    kept = f"{count - len(missing)} of {count} agents keep room for it"
+    return f"{kept}; {missing[0]} does not yet{others}: {why}{_when_again(owner.placement, now)}"
+
+
+def _when_again(placement: Placement, now: float) -> str:
+    """When a family that went before the owner may do so again; "" if none did."""
+    times = [max(each.again - now, 0.0) for each in placement.first if each.again is not None]
+    return f"; jobs that may need this room have gone first, and may again in {min(times):.0f} s" if times else ""
 
 
 def _why_families_first(owner: Owner, first: Collection[str], agents: Mapping[str, AgentRecord]) -> str:
