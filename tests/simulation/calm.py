@@ -7,6 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from fray_agents.agent.agent import Agent
+from fray_agents.agent.heartbeat import BEATS_PER_CHECK
 from fray_agents.agent.held import HeldLease, HeldPlacement
 from fray_coordinator.jobs.submission import new_record, submit_one
 from fray_coordinator.protocol import reconciler_lease
@@ -307,6 +308,7 @@ def _budget(agents: int, is_quiet: bool) -> Counter[tuple[str, str]]:
     of_each = {
         ("put", "agents"): s.idle_beat_interval,
         ("get", "agents"): s.idle_beat_interval,  # the pass reads changed records
+        ("put", "doctor"): BEATS_PER_CHECK * s.idle_beat_interval,
         ("get", "pools"): LONGEST_POLL * s.poll_interval,
         ("get", "coordinator"): s.pass_interval,
         ("list", "pending"): repairs,
