@@ -375,10 +375,10 @@ class BlobKeys:
 
 @dataclass(frozen=True, slots=True)
 class KeptBlobKey:
-    """`blobs/kept/<month>/<blob's month>/<sha256>`: an archived job that ended in the month names that older blob.
+    """`blobs/kept/<month>/<blob's month>/<sha256>`: a job that was archived in the month names that older blob.
 
     Attributes:
-        month: of the job's end, as YYYY-MM.
+        month: in which the job's record moved to the archive, as YYYY-MM.
         blob: the blob's key.
     """
 

@@ -116,7 +116,7 @@ class ArchiveWorld:
             first = "keep" if self.rules.keeps_blobs and self.rules.keeps_blobs_first else "first"
             yield Step(f"{name} reads the record", now(w, first, w.job))
         elif me.phase in ("keep", "late"):
-            assert [kept.blob for kept in blobs_to_keep(_ended())] == [OLD_BLOB]
+            assert [kept.blob for kept in blobs_to_keep(_ended(), NOW)] == [OLD_BLOB]
             after = "first" if me.phase == "keep" else "read"
             yield Step(f"{name} writes what keeps the blob", now(w._replace(kept=True), after))
         elif me.phase in ("first", "second"):
@@ -171,7 +171,7 @@ class ArchiveWorld:
             yield Step("the sweep deletes what nobody needs", w._replace(sweep="done", blob=w.needed))
 
     def _is_needed_by_an_archived_job(self, w: Archive) -> bool:
-        keys = [OLD_BLOB, *(kept.key() for kept in blobs_to_keep(_ended()) if w.kept)]
+        keys = [OLD_BLOB, *(kept.key() for kept in blobs_to_keep(_ended(), NOW) if w.kept)]
         return OLD_BLOB not in unneeded_blobs(keys, set(), oldest_kept_month(NOW, SETTINGS))
 
 

@@ -216,7 +216,7 @@ def nobody_reads_the_inbox() -> list[Swap]:
 @variant
 def nothing_is_ever_removed() -> list[Swap]:
     """Finished jobs are never removed."""
-    return everywhere(retention.may_remove, lambda *given: False)
+    return everywhere(retention.is_removable, lambda *given: False)
 
 
 @variant

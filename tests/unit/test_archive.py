@@ -63,14 +63,13 @@ async def repaired(core: Core) -> Reconciler:
     return newcomer
 
 
-def test_a_blob_from_long_before_the_end_of_its_job_is_named_to_the_sweep() -> None:
+def test_a_blob_from_long_before_its_job_is_archived_is_named_to_the_sweep() -> None:
     stored_at = calendar.timegm((2026, 3, 10, 0, 0, 0))
     blob = BlobKeys.key(stored_at, "0" * 64)
     spec = parse_spec({"name": "job", "entrypoint": {"command": ["cat"], "stdin": blob}})
 
     def kept_after(days: float) -> list[KeptBlobKey]:
-        ended_at = stored_at + days * 86400.0
-        return blobs_to_keep(JobRecord(id="job-1", spec=spec, status="succeeded", ended_at=ended_at))
+        return blobs_to_keep(JobRecord(id="job-1", spec=spec, status="succeeded"), stored_at + days * 86400.0)
 
     assert kept_after(0.0) == kept_after(51.0) == [], "30 April"
     assert kept_after(53.0) == [KeptBlobKey("2026-05", blob)], "2 May: a month after the blob's month"

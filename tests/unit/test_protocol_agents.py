@@ -40,10 +40,8 @@ from fray_coordinator.protocol.reconciler_lease import (
 )
 from fray_coordinator.protocol.retention import (
     ENDED_AGENTS_KEPT,
-    due_at,
     is_removable,
     mark_expiring,
-    may_remove,
     removable_agents,
     retention_seconds,
 )
@@ -297,7 +295,6 @@ def test_a_job_is_due_after_its_time_and_never_before_its_children_or_its_file()
     late = 1000.0 + retention_seconds(SETTINGS) + 1
     assert is_removable(job(), late, SETTINGS, None)
     assert not is_removable(job(), late - 2, SETTINGS, None)
-    assert not may_remove(due_at(job(), SETTINGS), late, has_children=True)
     assert not is_removable(job("running", ended_at=None), late, SETTINGS, None)
     assert not is_removable(job("hibernating"), late, SETTINGS, None)
     dropped = job(inbox=InboxOrigin(key="inbox/a.json", version="1"))

@@ -12,7 +12,8 @@ import pytest
 from fray_coordinator import fsck
 from fray_coordinator.core import Core
 from fray_coordinator.jobs import pending_index
-from fray_coordinator.jobs.archive import find_archived
+from fray_coordinator.jobs.archive import find_archived, find_record
+from fray_coordinator.jobs.lookup import read_job
 from fray_coordinator.jobs.retrying import retry
 from fray_coordinator.jobs.stopping import stop
 from fray_coordinator.jobs.submission import put_blob
@@ -46,6 +47,23 @@ async def repaired(cluster: Cluster) -> Reconciler:
     return newcomer
 
 
+async def tidy(core: Core) -> None:
+    """A repair, and what the archive takes and lets go."""
+    repair = Reconciler(core, "p").repair
+    await repair.run({})
+    await repair.archive.run()
+
+
+async def archived(cluster: Cluster, **spec: Any) -> tuple[Core, JobRecord]:
+    """A finished job in the archive."""
+    user, job = await finished(cluster, **spec)
+    await cluster.clock.sleep(recreation_seconds(user.settings) + 1.0)
+    await tidy(user)
+    assert cluster.keys("jobs/") == []
+    assert cluster.keys("archive/") == [ArchiveKeys.key(job.id)]
+    return user, job
+
+
 async def finished(cluster: Cluster, **spec: Any) -> tuple[Core, JobRecord]:
     """A finished job with a log and a result."""
     user, agent = await cluster.core(), await join(cluster, "a")
@@ -64,34 +82,61 @@ async def finished(cluster: Cluster, **spec: Any) -> tuple[Core, JobRecord]:
 
 
 async def test_a_finished_job_goes_with_all_that_is_its_own_after_its_time(cluster: Cluster) -> None:
-    user, job = await finished(cluster)
+    user, job = await archived(cluster)
     other = await launch(user)
     await cluster.clock.sleep(30 * DAY - 10.0)
-    await repaired(cluster)
-    assert (await job_now(user, job.id)).status == "succeeded"
+    await tidy(user)
+    assert (await read_job(user, job.id)).record.status == "succeeded"
+    assert len(cluster.keys("work/")) == 4
     await cluster.clock.sleep(20.0)
-    await (await repaired(cluster)).repair.run({})
+    await tidy(user)
     assert cluster.keys("jobs/") == [JobKeys.key(other.id)]
-    assert cluster.keys("work/") == []
+    assert cluster.keys("archive/") == cluster.keys("work/") == []
 
 
-@pytest.mark.parametrize("step", [("put", "jobs/"), ("delete", "work/"), ("delete", "jobs/")])
+@pytest.mark.parametrize("step", [("put", "archive/"), ("delete", "work/"), ("delete", "archive/")])
 async def test_a_removal_cut_short_leaves_the_record_until_all_else_is_gone(
     cluster: Cluster, step: tuple[str, str]
 ) -> None:
-    user, job = await finished(cluster)
+    user, job = await archived(cluster)
     await cluster.clock.sleep(30 * DAY + 1.0)
 
     async def die() -> None:
         raise asyncio.CancelledError
 
-    mortal = Reconciler(await cluster.core(), "mortal")
+    mortal = await cluster.core()
     cluster.connections[-1].before[step] = die
     with pytest.raises(asyncio.CancelledError):
-        await mortal.repair.run({})
-    assert (await job_now(user, job.id)).expiring is (step != ("put", "jobs/"))
-    await Reconciler(user, "p").repair.run({})
-    assert cluster.keys("jobs/") == cluster.keys("work/") == []
+        await tidy(mortal)
+    assert (await read_job(user, job.id)).record.expiring is (step != ("put", "archive/"))
+    await cluster.clock.sleep(30 * DAY + 1.0)
+    await tidy(user)
+    assert cluster.keys("archive/") == cluster.keys("work/") == []
+
+
+@pytest.mark.parametrize("days", [1, 29])
+async def test_a_job_whose_mover_died_between_copy_and_deletion_leaves_no_record_without_its_data(
+    cluster: Cluster, days: int
+) -> None:
+    """days: after the job's end. After 29, the next mover comes when the job need not be kept any more."""
+    user, job = await finished(cluster)
+    await cluster.clock.sleep(days * DAY)
+
+    async def die() -> None:
+        raise asyncio.CancelledError
+
+    mortal = await cluster.core()
+    cluster.connections[-1].before["delete", "jobs/"] = die
+    with pytest.raises(asyncio.CancelledError):
+        await tidy(mortal)
+    assert len(cluster.keys("jobs/") + cluster.keys("archive/")) == 2
+    for _ in range(4):
+        await cluster.clock.sleep(10 * DAY)
+        await tidy(user)
+        found = await find_record(user, job.id)
+        assert bool(cluster.keys("work/")) == (found is not None)
+        assert await fsck.check(user) == []
+    assert cluster.keys("jobs/") == cluster.keys("archive/") == []
 
 
 async def test_a_parent_is_kept_as_long_as_its_children_are(cluster: Cluster) -> None:
@@ -104,33 +149,37 @@ async def test_a_parent_is_kept_as_long_as_its_children_are(cluster: Cluster) ->
     await agent.end(held)
     await cluster.clock.sleep(DAY)
     for _ in range(3):  # the child is stopped a day after its parent's end, and then the index forgets it
-        await Reconciler(user, "p").repair.run({})
+        await tidy(user)
     assert (await job_now(user, child.id)).status == "stopped"
-    await cluster.clock.sleep(30 * DAY - 10.0)
-    await Reconciler(user, "p").repair.run({})
-    assert cluster.keys("jobs/") == sorted([JobKeys.key(parent.id), JobKeys.key(child.id)])
-    await cluster.clock.sleep(20.0)
-    for _ in range(2):
-        await Reconciler(user, "p").repair.run({})
+    await cluster.clock.sleep(recreation_seconds(user.settings) + 1.0)
+    await tidy(user)
+    assert cluster.keys("jobs/") == [JobKeys.key(parent.id)]
+    await tidy(user)
     assert cluster.keys("jobs/") == cluster.keys("children/") == []
+    await cluster.clock.sleep(30 * DAY - 10.0)
+    await tidy(user)
+    assert len(cluster.keys("archive/")) == 2
+    await cluster.clock.sleep(20.0)
+    await tidy(user)
+    assert cluster.keys("archive/") == []
 
 
 async def test_a_job_is_kept_while_the_inbox_still_holds_its_file(cluster: Cluster) -> None:
     user = await cluster.core()
     key = InboxKeys.key("a")
     await user.store.put(key, b'{"name": "job", "entrypoint": {"command": ["true"]}}', ANY)
-    coordinator = Reconciler(user, "p")
-    await coordinator.try_pass()
-    (job,) = cluster.keys("jobs/")
+    await Reconciler(user, "p").try_pass()
     agent = await join(cluster, "a")
     await agent.end(await agent.claim())
-    await cluster.clock.sleep(30 * DAY + 1.0)
+    await cluster.clock.sleep(DAY)
+    await tidy(user)
     await user.store.put(key, b'{"name": "job", "entrypoint": {"command": ["true"]}}', ANY)
-    await coordinator.repair.run({})
-    assert cluster.keys("jobs/") == [job]
+    await cluster.clock.sleep(31 * DAY)
+    await tidy(user)
+    assert len(cluster.keys("archive/")) == 1
     await user.store.delete(key)
-    await coordinator.repair.run({})
-    assert cluster.keys("jobs/") == []
+    await tidy(user)
+    assert cluster.keys("jobs/") == cluster.keys("archive/") == []
 
 
 async def test_agents_that_are_no_more_are_forgotten_after_the_same_time(cluster: Cluster) -> None:
@@ -154,13 +203,28 @@ async def test_a_blob_goes_once_no_job_names_it_and_its_month_is_past(cluster: C
     await launch(user, environment={"workspace": {"blob": workspace}})
     gone, stay = blob_of(ended), sorted([blob_of(kept), workspace])
     assert cluster.keys("blobs/") == sorted([gone, *stay])
-    coordinator = Reconciler(user, "p")
-    for _ in range(4 * 30):
-        await coordinator.repair.run({})
-        if JobKeys.key(ended.id) in cluster.keys("jobs/"):
+    for _ in range(5 * 30):
+        await tidy(user)
+        if await find_record(user, ended.id) is not None:
             assert gone in cluster.keys("blobs/")
         await cluster.clock.sleep(DAY)
     assert cluster.keys("blobs/") == stay
+
+
+async def test_a_job_that_is_archived_long_after_its_end_keeps_its_blob_as_long_as_its_record(cluster: Cluster) -> None:
+    """Nobody was there to move it."""
+    call = {"callable": {"pickle": base64.b64encode(bytes(100_000)).decode()}}
+    user, job = await finished(cluster, entrypoint=call)
+    await cluster.clock.sleep(200 * DAY)
+    await tidy(user)
+    for _ in range(40):
+        assert (await find_archived(user, job.id) is not None) == bool(cluster.keys("work/"))
+        if cluster.keys("archive/"):
+            assert blob_of(job) in cluster.keys("blobs/")
+            assert await fsck.check(user) == []
+        await cluster.clock.sleep(DAY)
+        await tidy(user)
+    assert cluster.keys("archive/") == []
 
 
 async def an_archived_job_with_an_old_blob(cluster: Cluster) -> tuple[Core, JobRecord, str]:

@@ -56,7 +56,7 @@ async def archive(core: Core, job_id: str) -> None:
     copy, job = ArchiveKeys.key(job_id), await _movable(core, job_id)
     if job is None:
         return
-    for kept in blobs_to_keep(job.record):
+    for kept in blobs_to_keep(job.record, core.now()):
         await core.store.put(kept.key(), b"", ABSENT, one_of_many=True)
     written = await core.store.put(copy, codec.encode(job.record, job.raw), ABSENT, one_of_many=True)
     if not isinstance(written, Applied):

@@ -47,13 +47,14 @@ def may_archive(at: float, now: float, has_children: bool) -> bool:
     return now > at and not has_children
 
 
-def blobs_to_keep(job: JobRecord) -> list[KeptBlobKey]:
+def blobs_to_keep(job: JobRecord, now: float) -> list[KeptBlobKey]:
     """The keys to write before the record of an ended job moves, so that the sweep keeps the blobs that it names.
 
-    The sweep keeps each blob for `BLOB_SPARE_SECONDS` longer than the jobs of the blob's month, so only the older ones
-    are among them.
+    The sweep keeps each blob for `BLOB_SPARE_SECONDS` longer than the jobs that move in the blob's month, so only the
+    older ones are among them.
+
+    now: the storage's time. A job that ended long before is in the archive for as long as one that has just ended.
     """
-    ended_at = job.ended_at or job.submitted_at
-    oldest = BlobKeys.month(max(ended_at - BLOB_SPARE_SECONDS, 0.0))
+    oldest = BlobKeys.month(max(now - BLOB_SPARE_SECONDS, 0.0))
     old = (blob for blob in blobs_of(job.spec) if (BlobKeys.parse(blob) or oldest) < oldest)
-    return [KeptBlobKey(BlobKeys.month(ended_at), blob) for blob in old]
+    return [KeptBlobKey(BlobKeys.month(now), blob) for blob in old]

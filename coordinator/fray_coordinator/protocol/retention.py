@@ -6,12 +6,14 @@ error and never hangs.
 **Unsafe sequence.**
 
 1. The repair deletes a job's record first and dies. The logs and children of the job stay for ever.
+2. A record lies under `jobs/` and `archive/`, because its mover died. The job is removed, and one of the two is left.
 
 Or: a submitter with the same id creates the job again while a file in the inbox still names it.
 
 **Why this cannot happen.** The record is marked expiring, then its data is deleted, and then the record is deleted on
-condition of the marked version. This happens never before its children are gone, and never while the inbox holds its
-version. A job is kept for at least the quarantine plus the time after which a submitter gives up.
+condition of the marked version. Only a record under `archive/` is removed: it has moved there after its children, and
+if a second one is left under `jobs/`, that moves first. A record stays while the inbox holds its version. A job is kept
+for at least the quarantine plus the time after which a submitter gives up.
 """
 
 from collections.abc import Collection, Mapping, Set
@@ -26,10 +28,10 @@ SUBMITTER_TIMEOUT = 3600.0
 """Seconds after which no submitter still tries to create a record."""
 
 BLOB_SPARE_SECONDS = 31 * 86400.0
-"""Seconds from the end of a blob's month to the latest end of jobs whose archived records keep the blob.
+"""Seconds from the end of a blob's month in which a job may be archived, and have the blob, without saying so.
 
-The sweep of blobs does not read the archive. So it keeps each blob for as long as a job may be kept that ended in this
-time; for a job that ends later, a `KeptBlobKey` is written before its record is archived.
+The sweep of blobs does not read the archive. So it keeps each blob for as long as a job is kept that was archived in
+this time; for a job that is archived later, a `KeptBlobKey` is written before its record moves.
 """
 
 ARCHIVE_SPARE_SECONDS = 2 * 86400.0
@@ -53,17 +55,7 @@ def is_removable(job: JobRecord, now: float, settings: ClusterSettings, version_
     """Whether the job, which has no children left, may be removed with all that belongs to it."""
     if not is_terminal(job) or (job.inbox is not None and job.inbox.version == version_in_inbox):
         return False
-    return may_remove(due_at(job, settings), now, has_children=False)
-
-
-def may_remove(due: float, now: float, has_children: bool) -> bool:
-    """Whether an ended job that the inbox does not name may be removed. due: the time until which it is kept."""
-    return now > due and not has_children
-
-
-def due_at(job: JobRecord, settings: ClusterSettings) -> float:
-    """The storage's time until which an ended job is kept."""
-    return (job.ended_at or job.submitted_at) + retention_seconds(settings)
+    return now > (job.ended_at or job.submitted_at) + retention_seconds(settings)
 
 
 def mark_expiring(job: JobRecord) -> JobRecord | None:

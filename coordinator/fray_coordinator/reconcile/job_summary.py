@@ -8,7 +8,6 @@ from msgspec import Struct
 from fray_coordinator.protocol.archiving import archive_time
 from fray_coordinator.protocol.claiming import waits_until
 from fray_coordinator.protocol.placements.entries import entry_of_gang
-from fray_coordinator.protocol.retention import due_at
 from fray_coordinator.protocol.scheduling import entry_of
 from fray_coordinator.protocol.stopping import holders_of
 from fray_coordinator.protocol.transitions import is_terminal
@@ -24,14 +23,13 @@ class EndedJob:
     """A job that has ended and is not archived yet.
 
     Attributes:
-        archive_at, due_at: time on the storage's clock from which its record may be archived, or removed.
+        archive_at: time on the storage's clock from which its record may be archived.
         parent: id of the parent that is kept under `jobs/` as long as this job; "" if there is none.
         blobs: keys of the blobs that it names.
     """
 
     version: str
     archive_at: float
-    due_at: float
     parent: str
     blobs: tuple[str, ...]
 
@@ -91,7 +89,7 @@ def summarize(job: Stored[JobRecord], settings: ClusterSettings) -> OpenJob | En
     link, lease, blobs = record.parent, record.lease, tuple(blobs_of(record.spec))
     parent = link.job if link is not None and not link.detached else ""
     if is_terminal(record):
-        return EndedJob(job.version, archive_time(record, settings), due_at(record, settings), parent, blobs)
+        return EndedJob(job.version, archive_time(record, settings), parent, blobs)
     placement = entry_of_gang(record)
     shared = SharedFields(
         status=record.status,

@@ -18,7 +18,7 @@ from fray_coordinator.protocol.cascade import ChildVerdict
 from fray_coordinator.protocol.claiming import WAITING_TO_START, expired
 from fray_coordinator.protocol.dropped_jobs import is_unlisted
 from fray_coordinator.protocol.heartbeat import with_bounded_interval
-from fray_coordinator.protocol.retention import may_remove, oldest_kept_month
+from fray_coordinator.protocol.retention import oldest_kept_month
 from fray_coordinator.protocol.transitions import Status
 from fray_coordinator.reconcile import removal
 from fray_coordinator.reconcile.admission import Admission
@@ -135,30 +135,14 @@ class Repair:
         await self._reservations.run(inside, self._problems)
 
     async def _stop_orphans(self) -> None:
-        """Stop the children whose parents have ended, and remove the jobs that nobody needs any more."""
+        """Stop the children whose parents have ended, and let the archive take the jobs that ended long ago."""
         children = [c for c in (ChildKey.parse(row.key) for row in await self.core.store.list(ChildKey.area)) if c]
         parents = {child.parent for child in children if self._may_need_cascade(child)}
         await self._each(sorted(parents), lambda parent: cascade.stop_children(self.core, parent), ChildKey.prefix)
         with_children = {child.parent for child in children} | self._jobs.parents()
         if not self._jobs.may_lack_children():
-            await self._let_go(with_children)
-
-    async def _let_go(self, parents: set[str]) -> None:
-        """Remove the jobs that nobody needs any more, and let the archive take those that ended long ago."""
-        now, removed, archived = self.core.now(), [], []
-        for job_id, job in self._jobs.ended.items():
-            has_children = job_id in parents
-            if may_remove(job.due_at, now, has_children):
-                removed.append(JobKeys.key(job_id))
-            elif may_archive(job.archive_at, now, has_children):
-                archived.append(job_id)
-        self.archive.take(archived)
-        await self._each(removed, self._remove)
-
-    async def _remove(self, key: str) -> None:
-        job = await self.core.records.read(key, JobRecord, one_of_many=True)
-        if job is not None:
-            await removal.remove_job(self.core, job)
+            now, ended = self.core.now(), self._jobs.ended.items()
+            self.archive.take(j for j, job in ended if may_archive(job.archive_at, now, j in with_children))
 
     async def _repair_job(self, job_id: str, live: Mapping[str, Stored[AgentRecord]], entries: set[str]) -> None:
         """Judge the job by its summary, and read its record only if something must be done."""
