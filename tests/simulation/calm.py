@@ -312,6 +312,7 @@ def _budget(agents: int, is_quiet: bool) -> Counter[tuple[str, str]]:
         ("get", "pools"): LONGEST_POLL * s.poll_interval,
         ("get", "coordinator"): s.pass_interval,
         ("list", "pending"): repairs,
+        ("put", "doctor"): BEATS_PER_CHECK * s.idle_beat_interval,
     }
     of_the_pass = dict.fromkeys([("list", "agents"), ("list", "inbox"), ("put", "coordinator")], passes)
     repaired = ("jobs", "pending", "children", "actors", "placements", "reservations")
