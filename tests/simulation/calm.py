@@ -308,7 +308,6 @@ def _budget(agents: int, is_quiet: bool) -> Counter[tuple[str, str]]:
     of_each = {
         ("put", "agents"): s.idle_beat_interval,
         ("get", "agents"): s.idle_beat_interval,  # the pass reads changed records
-        ("put", "doctor"): BEATS_PER_CHECK * s.idle_beat_interval,
         ("get", "pools"): LONGEST_POLL * s.poll_interval,
         ("get", "coordinator"): s.pass_interval,
         ("list", "pending"): repairs,

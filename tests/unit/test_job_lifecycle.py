@@ -66,8 +66,8 @@ async def test_one_small_job_costs_seven_writes_and_lists_and_eight_reads_at_mos
     await pending_index.delete_entry(agent.core, entry_of(held.record))
     await agent.end(held)
     ran = agent.core.store.usage - before[1]
-    assert (submitted.writes, submitted.lists, submitted.reads) == (3, 0, 0)
-    assert (ran.writes, ran.lists, ran.reads) == (2, 1, 1)
+    assert (submitted.writes, submitted.lists, submitted.reads) == (3, 0, 1), "it confirms the root in the end"
+    assert (ran.writes, ran.lists, ran.reads) == (2, 1, 2), "the claim confirms the root"
     total = submitted + ran
     assert total.class_a <= 7
     assert total.class_b <= 8
