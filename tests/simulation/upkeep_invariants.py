@@ -147,10 +147,13 @@ def _a_dropped_child_waits_for_its_parent(w: Watching, after: Object) -> None:
 
 
 def _data_stays_with_its_job(w: Watching, key: str) -> None:
-    """Logs, results and outputs are removed once their job's record is marked, or if it has none."""
-    job = (WorkKeys.parse(key) or ("", 0))[0]
+    """Logs, results and outputs are removed once their job's record is marked, or if it has none.
+
+    A durable actor removes its older checkpoints itself.
+    """
+    job, attempt = WorkKeys.parse(key) or ("", 0)
     record = w.jobs.get(job) if job not in w.world.strangers.harmed else None
-    if record is not None and not record.expiring:
+    if record is not None and not record.expiring and attempt:
         raise Broken("data stays with its job", f"{key} is removed, and the job is {told(record)}", job)
 
 
