@@ -239,10 +239,15 @@ def check_woken(world: World) -> None:
     latecomer = Participant("latecomer")
     world.spawn(latecomer, arrive())
     since = world.loop.now
-    while not (arrived and world.watching.jobs[arrived[0]].lease):
+    while not arrived or not _is_taken(world.watching.jobs[arrived[0]]):
         if world.loop.now - since > FOUND_ANYWAY:
             raise Broken("a quiet cluster takes up work", f"{arrived} waits for {FOUND_ANYWAY:g} s", *arrived)
         world.loop.advance(world.loop.now + 1.0)
+
+
+def _is_taken(job: JobRecord) -> bool:
+    """Whether it was claimed, or stopped before that: users of some worlds stop all that they find."""
+    return job.lease is not None or job.status in TERMINAL
 
 
 def _lease(world: World) -> ReconcilerRecord:
