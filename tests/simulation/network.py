@@ -84,7 +84,7 @@ class Storage:
         self.strange: MemoryContents | None = None
         self.strange_since = 0.0
         self.on_strange_write: Callable[[str, Participant, float], None] = lambda key, sender, sent: None
-        self._written_elsewhere: set[str] = set()
+        self._written_elsewhere: dict[str, MemoryContents] = {}
         self.down_until = 0.0
         self.unwritable: dict[str, float] = {}
         self.refusals: list[Refusal] = []
@@ -101,7 +101,7 @@ class Storage:
 
     def went_with_another_root(self, key: str) -> bool:
         """Whether it was written in another root that is gone: to confirm the root afterwards does not show that."""
-        return self.strange is None and key in self._written_elsewhere
+        return self._written_elsewhere.get(key, self.strange) is not self.strange
 
     def perform(self, key: str, act: Callable[[], Coroutine[Any, Any, T]], sender: Participant, sent: float) -> T:
         """Perform a request of that time now; raises `AttemptFailed` with the storage's answer."""
@@ -113,7 +113,7 @@ class Storage:
         if after is not before and there is self.contents:
             self.on_write(key, before, after, sender)
         elif after is not before:
-            self._written_elsewhere.add(key)
+            self._written_elsewhere[key] = there
             self.on_strange_write(key, sender, sent)
         return answer
 

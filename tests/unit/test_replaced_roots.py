@@ -81,6 +81,27 @@ async def test_agents_neither_kill_their_tasks_nor_work_in_another_cluster(
     assert ("no cluster at" if is_emptied else "another cluster, ") in caplog.text
 
 
+async def test_a_write_that_is_tried_again_in_another_cluster_does_not_conclude_that_its_object_is_gone(
+    cluster: Cluster,
+) -> None:
+    user = await cluster.core()
+    job = (await launch(user)).id
+    ours, connection = cluster.contents, cluster.connections[-1]
+    connection.unanswered.append(("put", "jobs/"))
+
+    async def replaced() -> None:
+        await strange_cluster(cluster)
+        asyncio.get_running_loop().call_later(0.01, connection.unanswered.clear)
+
+    connection.before["put", "jobs/"] = replaced  # the first write gets HTTP 500, and the root is another's
+    stopping = asyncio.create_task(stop(user, job, "enough"))
+    await asyncio.sleep(CONFIRMED_SECONDS)
+    assert not stopping.done()
+    cluster.replace(ours)
+    await stopping
+    assert (await read_job(user, job)).record.status == "stopped"
+
+
 async def test_an_agent_joins_again_if_only_its_record_is_gone(cluster: Cluster, tmp_path: Path) -> None:
     async with agents_at(cluster, tmp_path) as agents:
         await asyncio.sleep(20)

@@ -78,7 +78,8 @@ async def submit(
         return await submit_one(core, job)
 
     done = await map_concurrently(enumerate(specs), one, MAX_CONCURRENT_FOR_PEOPLE)
-    await core.store.confirm_root()  # nobody is told of jobs that were written into another cluster
+    if done:  # nobody is told of jobs that were written into another cluster
+        await core.store.confirm_root()
     await ring(core, [submitted.job for submitted in done])
     return done
 

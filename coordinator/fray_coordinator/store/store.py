@@ -215,9 +215,15 @@ class Store:
         recognizable = expect is not ANY or op is not None
         in_doubt = False
 
+        async def settled() -> Outcome | None:
+            outcome = await self._read_back(key, data, expect, op)
+            if isinstance(outcome, Rejected) and outcome.current is None:
+                await self._confirm_root()
+            return outcome
+
         async def attempt() -> Outcome:
             nonlocal in_doubt
-            if in_doubt and recognizable and (outcome := await self._read_back(key, data, expect, op)):
+            if in_doubt and recognizable and (outcome := await settled()):
                 return outcome
             try:
                 return await self._backend.put(key, data, expect)
@@ -226,9 +232,7 @@ class Store:
                 raise
             except PreconditionFailed:
                 in_doubt = True
-                if outcome := await self._read_back(key, data, expect, op):
-                    if isinstance(outcome, Rejected) and outcome.current is None:
-                        await self._confirm_root()
+                if outcome := await settled():
                     return outcome
                 raise NotApplied("the precondition failed and now holds again: the name changed meanwhile") from None
 
