@@ -10,6 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from fray_agents.agent.agent import Agent, AgentOptions
+from fray_agents.provisioning.provider import Provider
 from fray_agents.provisioning.scaler import Scaler
 from fray_coordinator.core import Core
 from fray_coordinator.jobs.machines import change_pool
@@ -40,9 +41,9 @@ SCOPE = ScalingScope(named=frozenset({POOL, "other"}))
 SOUND = ProvisioningSpec(provider="command", capacity=HOST)
 
 
-async def with_pool(core: Core, **fields: Any) -> None:
+async def with_pool(core: Core, pool: str = POOL, **fields: Any) -> None:
     spec = replace(ProvisioningSpec(provider="command", capacity=HOST, max=4, hourly_cost=1.0), **fields)
-    await core.records.write(PoolKeys.record(POOL), AgentPoolRecord, AgentPoolRecord(provisioning=spec), None)
+    await core.records.write(PoolKeys.record(pool), AgentPoolRecord, AgentPoolRecord(provisioning=spec), None)
 
 
 async def with_jobs(core: Core, count: int) -> None:
@@ -174,7 +175,7 @@ async def test_a_role_whose_record_cannot_be_read_is_taken_once_it_has_aged(clus
 async def test_a_volunteer_leaves_scaling_to_others_if_it_lacks_a_right(cluster: Cluster) -> None:
     core, provider = await cluster.core(), MemoryProvider(denied=True)
     await with_pool(core)
-    volunteer = Scaler(core, "volunteer", SCOPE, provider.open, steps_back=True)
+    volunteer = Scaler(core, "volunteer", ScalingScope(every=True), provider.open, steps_back=True)
     assert await volunteer.run_if_elected()
     assert not await volunteer.run_if_elected()
     other = Scaler(await cluster.core(), "other", SCOPE, provider.open)
@@ -183,6 +184,33 @@ async def test_a_volunteer_leaves_scaling_to_others_if_it_lacks_a_right(cluster:
     found = await core.records.read(CoordinatorKeys.scaler, ScalerRecord)
     assert found is not None
     assert found.record.pools[POOL].problem == "the role machines.list is missing"
+
+
+async def test_a_volunteer_leaves_only_the_pool_in_which_it_lacks_a_right(cluster: Cluster) -> None:
+    core, provider, closed = await cluster.core(), MemoryProvider(), MemoryProvider(denied=True)
+    await with_pool(core)
+    await with_pool(core, "closed")
+    await with_jobs(core, 1)
+    opened: list[str] = []
+
+    async def open_provider(core: Core, pool: str, spec: ProvisioningSpec) -> Provider:
+        opened.append(pool)
+        return await (closed if pool == "closed" else provider).open(core, pool, spec)
+
+    volunteer = Scaler(core, "volunteer", ScalingScope(every=True), open_provider, steps_back=True)
+    assert await volunteer.run_if_elected()
+    for _ in range(3):
+        await asyncio.sleep(core.settings.pass_interval)
+        assert await volunteer.run_if_elected()
+    assert len(provider.machines) == 1
+    assert opened.count("closed") == 1
+    found = await core.records.read(CoordinatorKeys.scaler, ScalerRecord)
+    assert found is not None
+    assert (found.record.holder, found.record.scope) == ("volunteer", [POOL]), "others may scale the other"
+    assert found.record.pools["closed"].problem == "the role machines.list is missing"
+    other = Scaler(await cluster.core(), "other", ScalingScope(frozenset({"closed"})), provider.open)
+    await asyncio.sleep(core.settings.pass_interval)
+    assert await other.run_if_elected()
 
 
 async def test_a_volunteer_goes_on_scaling_while_a_provider_does_not_answer(cluster: Cluster) -> None:

@@ -5,7 +5,7 @@ process scales the pools of its scope that are not in the holder's scope without
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -42,7 +42,7 @@ OpenProvider = Callable[[Core, str, ProvisioningSpec], Awaitable[Provider]]
 """Opens the provider of a pool."""
 
 STEP_BACK_SECONDS = 3600.0
-"""Seconds for which a process that nobody asked to scale does not try again after a provider denied it something."""
+"""Seconds for which a process that nobody asked to scale leaves a pool whose provider has denied it something."""
 
 
 @dataclass(slots=True)
@@ -53,8 +53,8 @@ class Scaler:
         identity: an agent's id, or "<what>-<token>" of another process.
         scope: the pools that this process may scale.
         open_provider: tests replace it.
-        steps_back: nobody asked this process to scale: if it cannot open a provider, or is denied something, it leaves
-            the role to other processes for a while.
+        steps_back: nobody asked this process to scale: if it cannot open a pool's provider, or is denied something, it
+            leaves that pool to other processes for a while, and the role if it has no other pool.
     """
 
     core: Core
@@ -66,8 +66,9 @@ class Scaler:
     _cluster: ClusterView = field(init=False)
     _providers: dict[tuple[str, Account], tuple[ProvisioningSpec, Provider]] = field(default_factory=dict)
     _differences: dict[str, str] = field(default_factory=dict)
-    _denied: bool = False
-    _not_before: float = 0.0
+    _denied: set[str] = field(default_factory=set)
+    _not_before: dict[str, float] = field(default_factory=dict)
+    has_stepped_back: bool = False
 
     def __post_init__(self) -> None:
         self._role = RoleElection(
@@ -78,11 +79,6 @@ class Scaler:
             lambda lease: self.core.settings.pass_interval,
         )
         self._cluster = ClusterView(self.core)
-
-    @property
-    def has_stepped_back(self) -> bool:
-        """Whether it currently leaves the role to other processes."""
-        return self.core.clock.boottime() < self._not_before
 
     async def run(self) -> None:
         """Scale whenever it may be due, until this is cancelled; then resign from the role."""
@@ -102,18 +98,25 @@ class Scaler:
         Returns whether it ran over any pool.
         """
         role = self._role
-        if self.has_stepped_back:
-            return False
         await role.read()
-        mine = replace(role.record, holder=self.identity, scope=sorted(self.scope.among(role.record.pools)))
+        scope = self._among(role.record.pools)
+        self.has_stepped_back = bool(self._not_before) and not scope
+        if self.has_stepped_back:
+            await self.resign()
+            return False
+        mine = replace(role.record, holder=self.identity, scope=sorted(scope))
         if role.is_won or (role.may_take() and await role.take(mine)):
             ran = await role.renew_during(self.run_once(), _renewed) is not None
         else:
             ran = await self._run_over_left_out()
-        if self.steps_back and self._denied:
-            self._not_before = self.core.clock.boottime() + STEP_BACK_SECONDS
-            await self.resign()
+        if self.steps_back:
+            self._not_before |= dict.fromkeys(self._denied, self.core.clock.boottime() + STEP_BACK_SECONDS)
         return ran
+
+    def _among(self, known: Iterable[str]) -> frozenset[str]:
+        """The pools of the scope that it does not leave to other processes at present. known: as for the scope."""
+        now = self.core.clock.boottime()
+        return frozenset(pool for pool in self.scope.among(known) if self._not_before.get(pool, 0.0) <= now)
 
     async def _run_over_left_out(self) -> bool:
         """Scale the pools that neither the role's holder nor another process scales; returns whether there were any."""
@@ -122,7 +125,7 @@ class Scaler:
             return False
         scaled = {pool: scaling.ran_at for pool, scaling in record.pools.items()}
         since = self.core.now() - self.core.settings.pass_interval / 2
-        if not (pools := left_out(self.scope, scaled, frozenset(record.scope), since)):
+        if not (pools := self._among(scaled) & left_out(self.scope, scaled, frozenset(record.scope), since)):
             return False
         await self.run_once(pools)
         return True
@@ -135,13 +138,13 @@ class Scaler:
         if self._role.lease is None:
             await self._role.read()
         last = self._role.record
-        self._denied = False
+        self._denied = set()
         problems: dict[str, str] = {}
         pools = await read_pools(self.core, problems)
         await self._cluster.refresh()
         known = self._cluster.known_machines()
         named_in_problems = {pool for key in problems if (pool := PoolKeys.parse_record(key))}
-        mine = self.scope.among(pools.keys() | last.pools.keys() | known.keys() | named_in_problems)
+        mine = self._among(pools.keys() | last.pools.keys() | known.keys() | named_in_problems)
         scope, mine = sorted(mine), mine if only is None else mine & set(only)
         unread = {p: text for key, text in problems.items() if (p := PoolKeys.parse_record(key)) in mine}
 
@@ -213,10 +216,11 @@ class Scaler:
             ran_at = last.pools.get(pool, PoolScaling()).ran_at
             run = PoolRun(self.core, provider, self._cluster, pool, spec, found, before, ran_at)
             scaling = await run.run()
-            self._denied |= run.denied
+            if run.denied:
+                self._denied.add(pool)
             return scaling
         except ProviderError as error:  # the provider cannot be opened
-            self._denied = True
+            self._denied.add(pool)
             problem = str(error)
         except Exception as error:
             if is_outage(error):
