@@ -13,6 +13,7 @@ QUICK: dict[str, tuple[str, ...]] = {
         "every body succeeds the one before",
         "unknown fields survive",
         "attempts only grow",
+        "nothing leaves a terminal state",
         "every drop is dealt with",
     ),
     "entry_deleted_at_the_claim": ("no job is ever unreachable",),
