@@ -175,7 +175,7 @@ async def test_a_role_whose_record_cannot_be_read_is_taken_once_it_has_aged(clus
 async def test_a_volunteer_leaves_scaling_to_others_if_it_lacks_a_right(cluster: Cluster) -> None:
     core, provider = await cluster.core(), MemoryProvider(denied=True)
     await with_pool(core)
-    volunteer = Scaler(core, "volunteer", ScalingScope(every=True), provider.open, steps_back=True)
+    volunteer = Scaler(core, "volunteer", SCOPE, provider.open, steps_back=True)
     assert await volunteer.run_if_elected()
     assert not await volunteer.run_if_elected()
     other = Scaler(await cluster.core(), "other", SCOPE, provider.open)

@@ -100,7 +100,7 @@ class Scaler:
         role = self._role
         await role.read()
         scope = self._among(role.record.pools)
-        self.has_stepped_back = bool(self._not_before) and not scope
+        self.has_stepped_back = bool(self._not_before) and not scope & role.record.pools.keys()
         if self.has_stepped_back:
             await self.resign()
             return False
