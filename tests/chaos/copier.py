@@ -39,6 +39,7 @@ from tests.support.scripted_agents import ScriptedAgent
 HEALING = (AgentKeys.area, PendingKey.area, ChildKey.area, PlacementKey.area, CoordinatorKeys.area)
 """Areas whose objects follow from the jobs and from the agents that live."""
 STRANGE = ("strange-waits", "strange-runs", "strange-ends")
+STRANGE_AGENT = "strange-agent"
 REFUSED = (["ps"], ["agents"], ["run", "--", "true"], ["stop", "work1"], ["fsck"], ["agent", "--json"])
 """Commands on a copy of the root; none of them may do anything."""
 
@@ -93,6 +94,14 @@ class Copier:
         }
         local = {"the root copied": self._copy_root, "an older root copied back": self._copy_root_back}
         return kinds | (local if self.folder is not None else {})
+
+    async def clean_up(self) -> None:
+        """Take the other cluster's agents away, as `fray fsck` asks for if the poisoner has spoiled one's record.
+
+        Their jobs have ended.
+        """
+        for row in await self.core.store.list(f"{AgentKeys.area}{STRANGE_AGENT}"):
+            await self.core.store.delete(row.key)
 
     def is_ours(self, job: JobRecord) -> bool:
         """Whether the job is not one of another cluster."""
@@ -216,7 +225,7 @@ class Copier:
 async def _other_cluster(rng: random.Random) -> Core:
     """A cluster in memory in which one job waits, one runs on an agent, and one has ended."""
     core = await open_core(f"memory://strange{rng.randrange(10**9)}")
-    agent = ScriptedAgent(core, f"strange-agent{rng.randrange(10**9)}")
+    agent = ScriptedAgent(core, f"{STRANGE_AGENT}{rng.randrange(10**9)}")
     await agent.beat()
     for name in reversed(STRANGE):
         await submit(core, [parse_spec({"name": name, "entrypoint": {"command": ["true"]}})])

@@ -181,6 +181,7 @@ async def _conclude(
     told = [problem.key for problem in await fsck.check(core)]
     report.faults += [f"fsck does not tell of {key!r}" for key in poisoner.unnamed(told)]
     await poisoner.clean_up()
+    await copier.clean_up()
     troubles = await _until_clean(core, deadline)
     report.faults += [f"fsck: {problem.key}: {problem.what}" for problem in troubles]
     report.lines.append(f"fsck found everything in order {time.monotonic() - began:.1f} s after the havoc")
