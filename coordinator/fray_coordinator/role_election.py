@@ -77,6 +77,8 @@ class RoleElection(Generic[L]):
             self._set(await self._unreadable())
             return False
         self._set(written.stored)
+        if written.wrote:  # from here on, to read its own name confirms the root
+            await self.core.store.confirm_root()
         return written.wrote
 
     async def renew(self, change: Callable[[L], L]) -> bool:

@@ -18,7 +18,7 @@ from fray_agents.tasks.handle import TaskSpec
 from fray_coordinator.errors import StoreError
 from fray_coordinator.protocol.naming import Rank, rank
 from fray_coordinator.protocol.transitions import TERMINAL, Status
-from fray_layouts.object_keys import EndpointKey
+from fray_layouts.object_keys import EndpointKey, JobKeys
 from fray_layouts.records import EndpointRecord, NameRecord
 from fray_layouts.spec import ends_with_trust
 from tests.simulation.actor_variants import VARIANTS
@@ -213,6 +213,8 @@ class ActorWorld(World):
 
     def found(self, name: str, taken: NameRecord) -> None:
         """A creator was told that the name is taken."""
+        if self.storage.was_written_elsewhere(JobKeys.key(taken.job)):
+            return
         if taken.job not in self.watching.jobs and f"jobs/{taken.job}.json" not in self.watching.gone:
             message = f"{name} is said to be held for {taken.job}, which never came"
             self.is_broken(Broken("who finds a name finds its job", message, taken.job))

@@ -212,8 +212,9 @@ def check_idle(world: World) -> None:
         if not any(verb == "delete" for verb, _ in requests):
             break
     budget = _budget(sum(host.agent is not None for host in world.hosts), is_quiet)
-    if world.storage.contents.keys(ReservationKeys.area, None):
+    if reservations := list(world.storage.contents.keys(ReservationKeys.area, None)):
         budget["list", "placements"] += math.ceil(IDLE / (ClusterSettings().repair_interval * JITTER))
+        budget["get", "reservations"] += len(reservations)  # when its end is due, or after its last change
     for request, sent in requests.items():
         if sent > budget[request]:
             message = f"{sent} times {' '.join(request)} in {IDLE:g} s, and {budget[request]} are stated"

@@ -103,6 +103,10 @@ class Storage:
         """Whether it was written in another root that is gone: to confirm the root afterwards does not show that."""
         return self._written_elsewhere.get(key, self.strange) is not self.strange
 
+    def was_written_elsewhere(self, key: str) -> bool:
+        """Whether it was ever written in another root, where some may have read it before they confirmed the root."""
+        return key in self._written_elsewhere
+
     def perform(self, key: str, act: Callable[[], Coroutine[Any, Any, T]], sender: Participant, sent: float) -> T:
         """Perform a request of that time now; raises `AttemptFailed` with the storage's answer."""
         self.operations += 1
