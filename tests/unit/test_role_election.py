@@ -11,6 +11,7 @@ from fray_coordinator.core import Core
 from fray_coordinator.errors import StoreError, StoreUnavailable
 from fray_coordinator.role_election import RoleElection
 from fray_coordinator.store.interface import ANY
+from fray_coordinator.store.memory import MemoryContents
 from fray_layouts.object_keys import CoordinatorKeys
 from fray_layouts.records import ScalerRecord
 from tests.support.virtual import Cluster
@@ -80,3 +81,12 @@ async def test_a_role_whose_record_is_spoilt_just_before_it_is_taken_is_not_take
     await core.store.put(CoordinatorKeys.scaler, b"{", ANY)
     assert not await role.take(replace(role.record, holder="one"))
     assert not role.may_take(), "it has to age, as that of somebody who lives"
+
+
+async def test_a_role_taken_in_another_cluster_confirms_nothing(cluster: Cluster) -> None:
+    core = await cluster.core()
+    role = RoleElection(core, CoordinatorKeys.scaler, ScalerRecord, "one", lambda lease: core.settings.pass_interval)
+    await role.read()
+    cluster.replace(MemoryContents())
+    with pytest.raises(StoreUnavailable, match="no cluster at"):
+        await role.take(replace(role.record, holder="one"))
