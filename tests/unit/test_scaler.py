@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from fray_agents.agent.agent import Agent, AgentOptions
 from fray_agents.provisioning.provider import Provider
-from fray_agents.provisioning.scaler import Scaler
+from fray_agents.provisioning.scaler import STEP_BACK_SECONDS, Scaler
 from fray_coordinator.core import Core
 from fray_coordinator.jobs.machines import change_pool
 from fray_coordinator.jobs.submission import submit
@@ -184,6 +184,19 @@ async def test_a_volunteer_leaves_scaling_to_others_if_it_lacks_a_right(cluster:
     found = await core.records.read(CoordinatorKeys.scaler, ScalerRecord)
     assert found is not None
     assert found.record.pools[POOL].problem == "the role machines.list is missing"
+
+
+async def test_a_volunteer_scales_again_after_an_hour_whatever_was_scaled_meanwhile(cluster: Cluster) -> None:
+    core, provider = await cluster.core(), MemoryProvider(denied=True)
+    await with_pool(core, "closed")
+    volunteer = Scaler(core, "volunteer", ScalingScope(every=True), provider.open, steps_back=True)
+    assert await volunteer.run_if_elected()
+    assert not await volunteer.run_if_elected()
+    await core.store.delete(PoolKeys.record("closed"))
+    await core.records.change(CoordinatorKeys.scaler, ScalerRecord, lambda now: replace(now, pools={}))
+    await with_pool(core)
+    await asyncio.sleep(STEP_BACK_SECONDS)
+    assert await volunteer.run_if_elected()
 
 
 async def test_a_volunteer_leaves_only_the_pool_in_which_it_lacks_a_right(cluster: Cluster) -> None:

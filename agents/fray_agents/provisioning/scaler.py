@@ -68,7 +68,6 @@ class Scaler:
     _differences: dict[str, str] = field(default_factory=dict)
     _denied: set[str] = field(default_factory=set)
     _not_before: dict[str, float] = field(default_factory=dict)
-    has_stepped_back: bool = False
 
     def __post_init__(self) -> None:
         self._role = RoleElection(
@@ -99,12 +98,10 @@ class Scaler:
         """
         role = self._role
         await role.read()
-        scope = self._among(role.record.pools)
-        self.has_stepped_back = bool(self._not_before) and not scope & role.record.pools.keys()
         if self.has_stepped_back:
             await self.resign()
             return False
-        mine = replace(role.record, holder=self.identity, scope=sorted(scope))
+        mine = replace(role.record, holder=self.identity, scope=sorted(self._among(role.record.pools)))
         if role.is_won or (role.may_take() and await role.take(mine)):
             ran = await role.renew_during(self.run_once(), _renewed) is not None
         else:
@@ -113,10 +110,19 @@ class Scaler:
             self._not_before |= dict.fromkeys(self._denied, self.core.clock.boottime() + STEP_BACK_SECONDS)
         return ran
 
+    @property
+    def has_stepped_back(self) -> bool:
+        """Whether it leaves pools to other processes now, and no other pool of its scope is scaled at all."""
+        scaled = self._role.record.pools.keys()
+        return bool(self._left_to_others()) and not self._among(scaled) & scaled
+
     def _among(self, known: Iterable[str]) -> frozenset[str]:
         """The pools of the scope that it does not leave to other processes at present. known: as for the scope."""
+        return self.scope.among(known) - self._left_to_others()
+
+    def _left_to_others(self) -> set[str]:
         now = self.core.clock.boottime()
-        return frozenset(pool for pool in self.scope.among(known) if self._not_before.get(pool, 0.0) <= now)
+        return {pool for pool, until in self._not_before.items() if now < until}
 
     async def _run_over_left_out(self) -> bool:
         """Scale the pools that neither the role's holder nor another process scales; returns whether there were any."""
