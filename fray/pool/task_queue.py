@@ -78,17 +78,24 @@ class TaskCanceller:
             if answer is None:
                 answer = self._answers[task] = sync.running_future()
                 self._asked.append(task)
-                if not self._busy:
-                    self._begin()
+                self._begin()
         if not wait or not answer.result():
             return False
         self._table.end_cancelled(task)
         return True
 
     def _begin(self) -> None:
-        """Start a thread that cancels what was asked for. The caller holds the lock."""
-        self._busy = True
-        start_thread(self._cancel_asked, "fray-cancel", nobody_waits)  # whatever is raised, the answers are set
+        """Have a thread cancel what was asked for, unless one runs already. The caller holds the lock."""
+        if self._busy or not self._asked:
+            return
+        try:
+            start_thread(self._cancel_asked, "fray-cancel", nobody_waits)  # whatever is raised, the answers are set
+            self._busy = True
+        except RuntimeError as error:  # no thread can be started; who asks again tries again
+            log.warning("%d tasks were not cancelled, and go on: %s", len(self._asked), error)
+            for task in self._asked:
+                self._answers.pop(task).set_result(False)
+            self._asked = []
 
     def _cancel_asked(self) -> None:
         with self._lock:
@@ -106,8 +113,7 @@ class TaskCanceller:
     def _answer(self, asked: Sequence[str], taken: Collection[str]) -> None:
         with self._lock:
             self._busy = False
-            if self._asked:
-                self._begin()
+            self._begin()
         for task in asked:
             self._answers[task].set_result(task in taken)
         try:

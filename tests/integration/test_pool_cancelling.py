@@ -14,7 +14,7 @@ import pytest
 
 from fray.cluster import StorageCluster
 from fray.futures import GeneratorFuture
-from fray.pool import WorkerPool
+from fray.pool import WorkerPool, task_queue
 from fray.pool.queue_transport import QueueTransport, plan_batches
 from fray.types import ResourceConfig
 from fray_coordinator.errors import StoreUnavailable
@@ -70,6 +70,23 @@ def pool(cluster: StorageCluster, work: tuple[str, Work]) -> Iterator[WorkerPool
         assert done.begun.wait(200)
         yield opened
         done.go.set()
+
+
+def test_a_task_goes_on_if_no_thread_can_be_started_to_cancel_it(
+    pool: WorkerPool, work: tuple[str, Work], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, done = work
+    waiting = pool.submit(run, name, 1)
+
+    def refused(*given: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(task_queue, "start_thread", refused)
+        assert [waiting.cancel(), waiting.cancel()] == [False, False], "and nobody waits for ever"
+    assert waiting.cancel()
+    done.go.set()
+    assert done.ran == []
 
 
 def test_cancelled_tasks_never_run_and_the_others_of_their_batches_do(pool: WorkerPool, work: tuple[str, Work]) -> None:
