@@ -31,7 +31,7 @@ from fray_coordinator.queue.producer import Producer
 from fray_coordinator.store.opening import root_url
 from fray_coordinator.variables import read_variable
 from fray_layouts.errors import InvalidInput
-from fray_layouts.queue_keys import ItemPlace, QueueKeys
+from fray_layouts.queue_keys import ItemPlace, QueueKeys, SegmentName
 from fray_layouts.queue_records import QueueRecord
 from fray_layouts.spec_checks import check_namespace
 
@@ -171,13 +171,16 @@ class FileEngine:
         return FileEngine(await address.open(create), address.durable)
 
     async def push(self, items: Sequence[EncodedItem], batch: int | None) -> None:
-        await self.push_placed(items, batch)
+        await self._push(items, batch)
 
     async def push_placed(self, items: Sequence[EncodedItem], batch: int | None) -> list[ItemPlace]:
         """Like `push`; returns the places of the items, by which `cancel` finds them."""
-        places = await self._producer.push(items, batch)
+        return [place for name in await self._push(items, batch) for place in name.places()]
+
+    async def _push(self, items: Sequence[EncodedItem], batch: int | None) -> list[SegmentName]:
+        names = await self._producer.push(items, batch)
         self._consumer.pushed()
-        return places
+        return names
 
     async def cancel(self, places: Iterable[ItemPlace], note: NoteCancelled) -> set[ItemPlace]:
         """Cancel the items that nobody has; see `ItemCanceller.cancel`."""

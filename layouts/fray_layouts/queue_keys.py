@@ -75,6 +75,11 @@ class SegmentName:
         order = encode_time(self.order / 1000)[-3:]
         return f"{encode_time(self.time)}{order}{self.token}-{self.items}"
 
+    def places(self) -> list[ItemPlace]:
+        """The places of its items in the queue, in order."""
+        segment = str(self)
+        return [ItemPlace(segment, item) for item in range(self.items)]
+
     @staticmethod
     def parse(text: str) -> SegmentName | None:
         """The parts of a segment's name; None for any other text."""

@@ -221,7 +221,8 @@ class QueueWorld(QueueWatch):
                 self.known.maybe.update(payloads)
                 with self.troubled():
                     items = [self._encoded(payload, draw.random() < self.trouble.large) for payload in payloads]
-                    places = await producer.push(items, draw.choice([1, 2, 4]))
+                    names = await producer.push(items, draw.choice([1, 2, 4]))
+                    places = [place for name in names for place in name.places()]
                     self.known.places.update(zip(places, payloads, strict=True))
                     self.known.pushed.update(payloads)
                     self.note(name, "pushed", " ".join(payloads))

@@ -34,7 +34,8 @@ class Driver:
 
     async def push(self, bodies: str, batch: int = 1) -> None:
         items = [EncodedItem(body.encode()) for body in bodies]
-        self.places.update(zip(bodies, await self.process.producer.push(items, batch), strict=True))
+        names = await self.process.producer.push(items, batch)
+        self.places.update(zip(bodies, [place for name in names for place in name.places()], strict=True))
 
     async def cancel(self, bodies: str) -> str:
         """Cancel these; returns those that were cancelled."""

@@ -10,7 +10,7 @@ from fray_coordinator.queue.delivery import EncodedItem
 from fray_coordinator.queue.doorbell import QueueDoorbell
 from fray_coordinator.queue.open_queue import OpenQueue
 from fray_coordinator.store.interface import ABSENT, Applied
-from fray_layouts.queue_keys import MAX_ORDERS, ItemPlace, SegmentName
+from fray_layouts.queue_keys import MAX_ORDERS, SegmentName
 from fray_layouts.queue_records import DeadLetterOrigin, SegmentHeader, encode_segment
 
 MAX_SEGMENT_BYTES = 8 * 1024 * 1024
@@ -27,8 +27,8 @@ class Producer:
         self._naming = threading.Lock()
         self._last = (0.0, 0)
 
-    async def push(self, items: Sequence[EncodedItem], batch: int | None = None) -> list[ItemPlace]:
-        """Put the items at the end, in this order; when it returns they are stored. Returns their places in order.
+    async def push(self, items: Sequence[EncodedItem], batch: int | None = None) -> list[SegmentName]:
+        """Put the items at the end, in this order; when it returns they are stored. Returns their segments in order.
 
         Args:
             batch: items of each segment; one consumer gets so many at a time.
@@ -38,7 +38,7 @@ class Producer:
         """
         names = await map_concurrently(_segments(items, batch_size(len(items), batch)), self._push_segment)
         self._doorbell.ring()
-        return [ItemPlace(str(name), item) for name in names for item in range(name.items)]
+        return names
 
     def push_now(self, item: EncodedItem) -> Coroutine[Any, Any, None] | None:
         """Put one item at the end, in the caller's thread if the storage can do that.
