@@ -174,8 +174,9 @@ export class Agent {
     }
   }
 
-  /** What a claim makes of a job; nothing, and a later poll, if it may not run yet. */
-  #decide(job, { attempt }, parent, agent) {
+  /** What a claim makes of a job of this cluster; nothing, and a later poll, if it may not run yet. */
+  async #decide(job, { attempt }, parent, agent) {
+    await confirmRoot(this.cluster); // after the read: a version that was read in another cluster is not written on
     const lease = { agent, host: this.host, since: this.store.now() };
     const { write, skip } = claim(job, attempt, parent, lease, this.settings);
     if (skip) this.#lookAt = Math.min(this.#lookAt, monotonic() + skip - lease.since);

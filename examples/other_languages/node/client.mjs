@@ -9,7 +9,7 @@
 import { readFileSync } from "node:fs";
 import { isDeepStrictEqual } from "node:util";
 
-import { isProgram, openCluster } from "./cluster.mjs";
+import { confirmRoot, isProgram, openCluster } from "./cluster.mjs";
 import {
   agentKey, ancestorsOfChild, archiveKey, childKey, doorbellKey, jobId, jobKey, logKey, pendingKey,
 } from "./names.mjs";
@@ -18,7 +18,8 @@ import { ABSENT, ANYTHING, insist, sleep } from "./store.mjs";
 import { hasEnded, stopRequested } from "./transitions.mjs";
 
 /** Submits a spec. Gives the id of its job, which is an earlier one if the spec has an `id` and that was submitted. */
-export async function submit({ store, records, settings }, given) {
+export async function submit(cluster, given) {
+  const { store, records, settings } = cluster;
   const parent = given.parent ? await runningParent(records, given.parent) : null;
   const namespace = given.namespace || parent?.spec.namespace;
   const at = store.now();
@@ -37,6 +38,7 @@ export async function submit({ store, records, settings }, given) {
   const { record, applied } = await records.create(jobKey(job.id), job);
   if (!applied) sameJob(id, record, spec);
   if (applied && store.now() - at > settings.quarantine / 2) await insist(() => store.write(...entry, ANYTHING));
+  await confirmRoot(cluster); // nobody is told of a job that was written into another cluster
   if (applied) await ring({ store, settings }, spec.pool);
   return job.id;
 }

@@ -34,7 +34,7 @@ export class Records {
   }
 
   /**
-   * Changes a record: `decide(record)` gives the new body, or nothing if there is nothing to change; it is asked again
+   * Changes a record: `decide(record)`, which may be asynchronous, gives the new body, or nothing if there is nothing to change; it is asked again
    * when another was faster. Gives what then stands there: {record, version, applied}; null if the record is absent.
    * `applied` says that the last body of `decide` was written, even if others have already changed it further.
    */
@@ -42,7 +42,7 @@ export class Records {
     for (;;) {
       const seen = await this.read(key);
       if (!seen) return null;
-      const body = decide(seen.record);
+      const body = await decide(seen.record);
       if (!body) return { ...seen, applied: false };
       const made = await this.#write(key, stamped(body, seen.record), { version: seen.version });
       if (made) return { ...made, applied: true };
