@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from fray_coordinator.fsck.report import BY_REPAIR, Problem, SuspectedProblem
 from fray_coordinator.fsck.snapshot import Snapshot
+from fray_coordinator.protocol.archiving import why_unusable
 from fray_coordinator.protocol.cascade import ChildVerdict, judge_child
 from fray_coordinator.protocol.heartbeat import is_fenced
 from fray_coordinator.protocol.scheduling import entry_of
@@ -150,10 +151,9 @@ def archived_before_their_end(seen: Snapshot) -> Iterator[SuspectedProblem]:
     for key in seen.keys[ArchiveKeys.area]:
         with seen.judging(key):
             copy = seen.stored.get(key)
-            if copy is not None and not is_terminal(copy.record):
-                what = f"it says that the job is {copy.record.status}, but nobody looks after archived jobs"
-                remedy = f"move it to {JobKeys.key(copy.record.id)} if nothing lies there, otherwise remove it"
-                yield SuspectedProblem(Problem(key, what, remedy), seen.versions(key))
+            if copy is not None and (why := why_unusable(copy.record)) is not None:
+                what, remedy = why
+                yield SuspectedProblem(Problem(key, f"it {what}", remedy), seen.versions(key))
 
 
 def orphans(seen: Snapshot) -> Iterator[SuspectedProblem]:

@@ -6,8 +6,7 @@ from msgspec.structs import replace
 
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord
-from fray_coordinator.protocol.archiving import archive_time, blobs_to_keep, may_archive
-from fray_coordinator.protocol.transitions import is_terminal
+from fray_coordinator.protocol.archiving import archive_time, blobs_to_keep, may_archive, why_unusable
 from fray_coordinator.store.interface import ABSENT, Applied, Listed
 from fray_coordinator.store.paging import list_pages
 from fray_coordinator.store.records import Stored
@@ -34,9 +33,8 @@ async def reread_record(core: Core, known: Stored[JobRecord]) -> Stored[JobRecor
 async def find_archived(core: Core, job_id: str, one_of_many: bool = False) -> Stored[JobRecord] | None:
     """The archived record of a job; None if there is none. Raises BadRecord: it cannot be read, or has not ended."""
     found = await _copy_of(core, job_id, one_of_many)
-    if found is not None and not is_terminal(found.record):
-        what = f"{found.key} says that the job is {found.record.status}, but nobody looks after archived jobs"
-        raise BadRecord(f"{what}; move it to {JobKeys.key(job_id)} if nothing lies there, otherwise remove it")
+    if found is not None and (why := why_unusable(found.record)) is not None:
+        raise BadRecord(f"{found.key} {'; '.join(why)}")
     return found
 
 

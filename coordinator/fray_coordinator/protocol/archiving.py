@@ -32,7 +32,7 @@ from math import inf
 
 from fray_coordinator.protocol.retention import BLOB_SPARE_SECONDS, recreation_seconds
 from fray_coordinator.protocol.transitions import is_terminal
-from fray_layouts.object_keys import BlobKeys, KeptBlobKey
+from fray_layouts.object_keys import BlobKeys, JobKeys, KeptBlobKey
 from fray_layouts.records import ClusterSettings, JobRecord
 from fray_layouts.spec import blobs_of
 
@@ -45,6 +45,14 @@ def archive_time(job: JobRecord, settings: ClusterSettings) -> float:
 def may_archive(at: float, now: float, has_children: bool) -> bool:
     """Whether the record may move now. at: as `archive_time` gives it. has_children: a child is still under `jobs/`."""
     return now > at and not has_children
+
+
+def why_unusable(archived: JobRecord) -> tuple[str, str] | None:
+    """What is wrong with a record in the archive, as words after its key, and the remedy; None if it has ended."""
+    if is_terminal(archived):
+        return None
+    what = f"says that the job is {archived.status}, but nobody looks after archived jobs"
+    return what, f"move it to {JobKeys.key(archived.id)} if nothing lies there, otherwise remove it"
 
 
 def blobs_to_keep(job: JobRecord, now: float) -> list[KeptBlobKey]:
