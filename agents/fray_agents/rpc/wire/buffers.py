@@ -44,7 +44,7 @@ def within_limit(most: int) -> int:
 
 
 @dataclass(slots=True)
-class _Block:
+class _PooledBlock:
     """Memory in the pool. used_at: when something was last known to use it."""
 
     memory: bytearray
@@ -57,7 +57,7 @@ class BufferPool:
     def __init__(self, max_bytes: int | None = None) -> None:
         self._lock = threading.Lock()
         self._max_bytes = within_limit(MAX_POOLED_BYTES) if max_bytes is None else max_bytes
-        self._blocks: list[_Block] = []  # ordered by the last time they were given out
+        self._blocks: list[_PooledBlock] = []  # ordered by the last time they were given out
         self._watch = IdleWatch("fray-buffers", self._lock, lambda: IDLE_SECONDS / 2, self._free_idle)
 
     def take(self, size: int) -> memoryview:
@@ -67,7 +67,7 @@ class BufferPool:
         with self._lock:
             block = self._unused(size) or bytearray(size)
             if len(block) <= self._max_bytes:
-                self._blocks.append(_Block(block, time.monotonic()))
+                self._blocks.append(_PooledBlock(block, time.monotonic()))
                 self._watch.begin()
             while sum(len(one.memory) for one in self._blocks) > self._max_bytes:
                 del self._blocks[0]  # its users keep it alive
