@@ -20,7 +20,8 @@ cluster, before a write if it has not confirmed that for `CONFIRMED_SECONDS`, be
 and before it tells of a submission. If another identity is there, or none,
 every request counts as not answered until the cluster is back, so tasks run on as in any outage. An agent that writes
 its own record on a version of it, or has just done so, needs no further confirmation, nor does one that has just read
-its own name in the lease of a role: ids are used once, so no other cluster has these records.
+its own name in the lease of a role: ids are used once, so no other cluster has these records. That holds once the root
+was confirmed after the record was created, or the role taken; before, they may have been written elsewhere.
 """
 
 from msgspec.structs import replace
