@@ -205,20 +205,6 @@ def header(answer: bytes, name: bytes) -> bytes:
     return rest.partition(b"\r\n")[0]
 
 
-def ended(sock: socket.socket) -> bytes:
-    """All bytes of the answer until the server closes the connection."""
-    sock.settimeout(200)
-    answer = b""
-    try:
-        while data := sock.recv(65536):
-            answer += data
-    except TimeoutError:
-        raise
-    except OSError:
-        pass  # it was reset
-    return answer
-
-
 # --- what they cost
 
 

@@ -28,14 +28,13 @@ from tests.attacks.ports import (
     PORTS,
     Place,
     Port,
-    ended,
     header,
     more_descriptors,
     open_files,
     proof,
     session,
 )
-from tests.support.rpc import KEY, AheadOfTime, Keys
+from tests.support.rpc import KEY, AheadOfTime, Keys, ended
 from tests.support.waiting import wait_until
 
 MANY = 1000
@@ -218,7 +217,7 @@ def test_what_is_no_request_of_the_protocol_ends_its_connection(
     before = taken()
     (sock,) = saying(*NO_REQUESTS[name])(port)
     with sock:
-        assert ended(sock).count(b" 200 ") <= NO_REQUESTS[name].count(session())
+        assert ended(sock, 200).count(b" 200 ") <= NO_REQUESTS[name].count(session())
     port.honest()
     assert taken() == before + 1
 
@@ -250,7 +249,7 @@ def test_slow_strangers_are_sent_away_in_the_stated_time(port: Port, monkeypatch
         port.honest()
         ahead.by += 0.2 * HANDSHAKE_TIMEOUT
         for sock in (*socks, dripping, patient):
-            ended(sock)
+            ended(sock, 200)
         port.honest()
         wait_until(lambda: not port.acceptor._callers)
 
@@ -280,7 +279,7 @@ def test_a_server_ends_though_strangers_hold_on(kind: str, place: Place) -> None
     port.close()
     for sock in socks:
         with sock:
-            ended(sock)
+            ended(sock, 200)
     with pytest.raises((ConnectionRefusedError, FileNotFoundError)):
         port.dial().close()
     wait_until(lambda: threading.active_count() <= threads and open_files() <= files)
@@ -305,7 +304,7 @@ def test_what_a_holder_of_the_key_said_is_worth_nothing_again_or_elsewhere(
                         break
                     sock.sendall(piece)
                 sock.shutdown(socket.SHUT_WR)
-                ended(sock)
+                ended(sock, 200)
     assert taken() == before
     there.honest()
     assert taken() == before + 1
@@ -330,7 +329,7 @@ def test_a_flood_from_one_host_keeps_no_caller_of_another_away(
             flood.append(socket.create_connection((host, int(number)), 200, source_address=("127.0.0.2", 0)))
             if len(flood) == TOO_MANY:  # it is answered once all before it are accepted
                 flood[-1].sendall(b"no request\r\n\r\n")
-                ended(flood[-1])
+                ended(flood[-1], 200)
         return reply
 
     with more_descriptors():

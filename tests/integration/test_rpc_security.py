@@ -37,6 +37,7 @@ from tests.support.rpc import (
     Keys,
     Subject,
     dial_tcp,
+    ended,
     serve_subject,
     serving,
     through_proxy,
@@ -58,18 +59,6 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[RpcServer]:
 def target() -> Iterator[Target]:
     with serving() as target:
         yield target
-
-
-def ended(sock: socket.socket) -> bytes:
-    """All bytes of the answer before the server closes."""
-    sock.settimeout(20)
-    answer = b""
-    try:
-        while data := sock.recv(65536):
-            answer += data
-    except ConnectionResetError:
-        pass
-    return answer
 
 
 def own_channel(target: Target, keys: Keys) -> RemoteChannel:
@@ -98,7 +87,7 @@ def test_a_call_before_the_answer_to_the_proof_ends_the_connection(server: RpcSe
 
     sock, _ = open_session(Target("subject", server.address), Keys(), None, impatient)
     with sock:
-        assert ended(sock) == b""
+        assert ended(sock, 20) == b""
 
 
 def test_a_caller_that_never_reads_its_replies_delays_no_other_and_is_disconnected(
@@ -145,12 +134,12 @@ def test_without_the_key_nothing_is_unpickled(server: RpcServer, tmp_path: Path,
     body = pickle.dumps(Bomb(tmp_path / "exploded"))
     with dial_tcp(server.address) as sock:
         sock.sendall(b"POST %b HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b" % (path, len(body), body))
-        assert ended(sock) == b""
+        assert ended(sock, 20) == b""
     with dial_tcp(server.address) as sock:
         sock.sendall(SESSION)
         assert sock.recv(4096).startswith(b"HTTP/1.1 200")
         sock.sendall(b"POST %b HTTP/1.1\r\nhost: x\r\nfray-proof: 00\r\ncontent-length: 0\r\n\r\n" % path)
-        assert b" 200 " not in ended(sock)
+        assert b" 200 " not in ended(sock, 20)
     assert not (tmp_path / "exploded").exists()
 
 
@@ -359,7 +348,7 @@ def test_a_server_that_was_never_called_reads_no_keys(monkeypatch: pytest.Monkey
     for _ in range(10):
         with dial_tcp(server.address) as sock:
             sock.sendall(b"garbage")
-            assert ended(sock) == b""
+            assert ended(sock, 20) == b""
     assert keys.readings == 0
     server.close()
 

@@ -9,6 +9,7 @@ import os
 import secrets
 import signal
 import socket
+import ssl
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -341,3 +342,13 @@ def serve_subject(keys: Keys | None = None, unix_dir: Path | None = None, tls: b
     server.add("wide", wide, max_concurrency=100)
     server.start()
     return server
+
+
+def ended(sock: socket.socket, within: float) -> bytes:
+    """All bytes of the answer until the server closes or resets the connection; TimeoutError: not `within` seconds."""
+    sock.settimeout(within)
+    answer = b""
+    with contextlib.suppress(ConnectionResetError, ssl.SSLError):
+        while data := sock.recv(65536):
+            answer += data
+    return answer

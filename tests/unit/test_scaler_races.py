@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from fray_agents.provisioning.pool_run import CALL_TIMEOUT
 from fray_agents.provisioning.provider import MachineRequest
 from fray_agents.provisioning.scaler import Scaler
+from fray_coordinator.core import Core
 from fray_coordinator.protocol.scaling.machines import CALL_SECONDS, asked
 from fray_coordinator.store.interface import ABSENT, Applied, Expectation
 from fray_layouts.machine_keys import MachineKeys
@@ -81,16 +82,22 @@ async def test_an_intent_of_another_counts_though_it_cannot_be_read(cluster: Clu
     assert provider.asked == []
 
 
+def giving_up(core: Core) -> Callable[[MachineRecord], Awaitable[None]]:
+    """Another scaler, which gives a machine up."""
+
+    async def gives_up(record: MachineRecord) -> None:
+        key = MachineKeys.key(POOL, record.name)
+        await core.records.change(key, MachineRecord, lambda now: replace(now, state="deleting"))
+
+    return gives_up
+
+
 async def test_a_machine_that_another_gives_up_meanwhile_is_not_asked_for(cluster: Cluster) -> None:
     other, core, provider = await cluster.core(), await cluster.core(), MemoryProvider()
     await with_pool(core, max=1)
     await with_jobs(core, 1)
 
-    async def gives_up(record: MachineRecord) -> None:
-        key = MachineKeys.key(POOL, record.name)
-        await other.records.change(key, MachineRecord, lambda now: replace(now, state="deleting"))
-
-    intercept(cluster, gives_up, MachineState.CREATING)
+    intercept(cluster, giving_up(other), MachineState.CREATING)
     await Scaler(core, "one", SCOPE, provider.open).run_once()
     assert [verb for verb, _ in provider.asked] == ["delete"]
 
@@ -103,11 +110,7 @@ async def test_a_request_of_which_another_gives_up_one_machine_meanwhile_is_not_
     for name in ("m1", "m2"):
         await core.records.put(MachineKeys.key(POOL, name), replace(intent, name=name), ABSENT)
 
-    async def gives_up(record: MachineRecord) -> None:
-        key = MachineKeys.key(POOL, record.name)
-        await other.records.change(key, MachineRecord, lambda now: replace(now, state="deleting"))
-
-    intercept(cluster, gives_up, MachineState.CREATING)
+    intercept(cluster, giving_up(other), MachineState.CREATING)
     await Scaler(core, "one", SCOPE, provider.open).run_once()
     assert [verb for verb, _ in provider.asked] == ["delete"]
 
