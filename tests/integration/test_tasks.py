@@ -30,7 +30,7 @@ from tests.support.waiting import eventually
 def test_success_of_a_command(tmp_path: Path) -> None:
     end, log = asyncio.run(run(sh(tmp_path, "echo out; echo err >&2")))
     assert (end.exit.kind, end.exit.code, end.complete_before_stop, end.result) == ("success", 0, True, None)
-    assert sorted(line.split(b" ", 1)[1] for line in log.splitlines()) == [b"stderr F err", b"stdout F out"]
+    assert (lines_of(log), lines_of(log, "stderr")) == ([b"out"], [b"err"])
     assert end.exit.log_chunks == 1
 
 

@@ -21,7 +21,7 @@ from fray_agents.tasks.handle import StartFailed
 from fray_agents.tasks.process_task import ProcessTask
 from tests.support import fake_engine
 from tests.support.processes import is_alive
-from tests.support.tasks import FAR, STUBBORN, boottime, contained, ended, pids_in, run, started
+from tests.support.tasks import FAR, STUBBORN, boottime, contained, ended, lines_of, pids_in, run, started
 from tests.support.waiting import eventually
 
 
@@ -57,9 +57,8 @@ async def test_the_command_has_the_programs_output_result_and_exit_code(
 ) -> None:
     end, log = await run(contained(engine, tmp_path, "echo out; echo err >&2; pwd; echo 7 > $FRAY_RESULT; exit 3"))
     assert (end.exit.kind, end.exit.code) == ("exited", 3)
-    assert b"stdout F out" in log
-    assert b"stderr F err" in log
-    assert f"{tmp_path}/work".encode() in log
+    assert lines_of(log) == [b"out", f"{tmp_path}/work".encode()]
+    assert lines_of(log, "stderr") == [b"err"]
     assert removed(folder)
     end, _ = await run(contained(engine, tmp_path / "again", "echo 7 > $FRAY_RESULT"))
     assert end.result is not None
