@@ -51,7 +51,7 @@ def pairs() -> Iterator[tuple[str, str]]:
 
 
 def table() -> Iterator[str]:
-    """The rows of the list in docs/client.md."""
+    """The rows of the list in docs/jobs.md."""
     for module, homes in MODULES.items():
         said = [" of ".join(f"`{part}`" for part in reversed(entry.split(":"))) for entry in homes]
         yield f"| `{module}` | {', '.join(said)} |"

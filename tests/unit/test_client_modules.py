@@ -49,7 +49,7 @@ def named(dotted: str) -> object:
 
 
 def test_the_page_lists_all_second_names() -> None:
-    lines = (TOP / "docs" / "client.md").read_text().splitlines()
+    lines = (TOP / "docs" / "jobs.md").read_text().splitlines()
     begin = lines.index("| second name | is |") + 2
     assert lines[begin : lines.index("", begin)] == list(second_names.table())
 

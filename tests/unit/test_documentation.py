@@ -116,7 +116,7 @@ def test_every_file_that_a_page_names_exists(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=path_of)
 def test_every_name_with_an_underscore_is_one_of_the_code(page: Path) -> None:
-    """Fields, functions and settings. docs/client.md also has some names that programs ask for in vain."""
+    """Fields, functions and settings. docs/jobs.md also has some names that programs ask for in vain."""
     named = {name for span in re.findall(r"`([^`\n]+)`", prose(page)) for name in re.findall(r"[A-Za-z]*_\w+", span)}
     assert sorted(named - words() - ABSENT) == []
 
