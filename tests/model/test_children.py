@@ -11,12 +11,18 @@ WRONGLY_STOPPED = "a child of the running attempt was stopped"
 FRESH, NAMED = False, True
 
 
-@pytest.mark.parametrize("named", [FRESH, NAMED], ids=["fresh ids", "one id"])
 @pytest.mark.parametrize(
-    "faults", [pytest.param(("freeze",), marks=pytest.mark.slow), ("failure",), ("sleep",)], ids=" and ".join
+    ("named", "fault"),
+    [
+        (NAMED, "failure"),
+        (FRESH, "sleep"),
+        (NAMED, "sleep"),
+        pytest.param(FRESH, "failure", marks=pytest.mark.slow),
+        *(pytest.param(named, "freeze", marks=pytest.mark.slow) for named in (FRESH, NAMED)),
+    ],
 )
-def test_children_end_with_their_parents_attempt_and_no_other_is_stopped(named: bool, faults: tuple[str, ...]) -> None:
-    assert explored(Rules(), named, *faults, "end").holes == {}
+def test_children_end_with_their_parents_attempt_and_no_other_is_stopped(named: bool, fault: str) -> None:
+    assert explored(Rules(), named, fault, "end").holes == {}
 
 
 @pytest.mark.slow
@@ -27,7 +33,7 @@ def test_so_they_do_in_a_larger_scope(named: bool, faults: tuple[str, ...]) -> N
     assert explored(Rules(), named, *faults, "end").holes == {}
 
 
-@pytest.mark.parametrize("named", [FRESH, NAMED], ids=["fresh ids", "one id"])
+@pytest.mark.parametrize("named", [FRESH, pytest.param(NAMED, marks=pytest.mark.slow)], ids=["fresh ids", "one id"])
 def test_the_index_alone_is_enough_if_nobody_sleeps_longer_than_the_quarantine(named: bool) -> None:
     assert explored(Rules(repair_looks_at_children=False), named, "failure", "end").holes == {}
 
@@ -36,7 +42,7 @@ OF_THE_INDEX = [
     ("entry_first", FRESH, ()),
     ("attempt_in_entry", NAMED, ("failure",)),
     ("kept_for_the_quarantine", FRESH, ()),
-    ("entry_before_adoption", NAMED, ("failure",)),
+    pytest.param("entry_before_adoption", NAMED, ("failure",), marks=pytest.mark.slow),
 ]
 
 
@@ -46,10 +52,7 @@ def test_without_the_rule_the_index_alone_loses_a_child(rule: str, named: bool, 
     assert "stuck" in explored(rules, named, *faults, "end").holes
 
 
-@pytest.mark.parametrize(
-    ("rule", "named", "faults"),
-    [*OF_THE_INDEX[:-1], pytest.param(*OF_THE_INDEX[-1], marks=pytest.mark.slow)],
-)
+@pytest.mark.parametrize(("rule", "named", "faults"), OF_THE_INDEX)
 def test_but_the_repair_finds_what_the_index_has_lost(rule: str, named: bool, faults: tuple[str, ...]) -> None:
     assert explored(Rules(**{rule: False}), named, *faults, "end").holes == {}
 

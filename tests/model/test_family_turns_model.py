@@ -52,7 +52,9 @@ STORIES: dict[str, tuple[dict[str, Part], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("story", STORIES)
+@pytest.mark.parametrize(
+    "story", [pytest.param(story, marks=[pytest.mark.slow] if story == "a child gang" else []) for story in STORIES]
+)
 def test_everything_ends(story: str) -> None:
     parts, more = STORIES[story]
     found = explored(parts, **more)
@@ -68,7 +70,7 @@ def test_everything_ends(story: str) -> None:
         ("quiet", "a child that fits only where a vote is"),
         ("owners_too", "a child gang"),
         ("apart", "a gang beside its parent"),
-        ("again", "a guest whose host has ended"),
+        pytest.param("again", "a guest whose host has ended", marks=pytest.mark.slow),
         ("ran_before", "a service that was requeued"),
         ("makes_room", "a requeued parent whose child has the last room"),
     ],

@@ -38,6 +38,7 @@ def explored(rules: Rules, scope: Scope, until: str = "") -> Found:
 
 
 LONG = {
+    "death and a stale pass",
     "death, heartbeats late",
     "one that leaves",
     "a stop, a lost write",

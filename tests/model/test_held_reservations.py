@@ -54,7 +54,7 @@ def test_the_same_in_larger_scopes(scope: Scope) -> None:
     ("rule", "hole", "scope"),
     [
         ("held_first", ALONE, Scope(**CALM)),
-        ("binding", UNHELD, Scope(faults=0)),
+        ("binding", UNHELD, Scope(**CALM)),
         ("busy_stays", TWO, Scope(group=False, low=1, kinds=("rival",), singles=0)),
         ("refill", "stuck", Scope(kinds=("crash",), singles=0)),
         ("stop_left", "stuck", Scope(kinds=("release",), singles=0)),

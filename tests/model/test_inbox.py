@@ -33,7 +33,7 @@ def test_each_dropped_version_runs_once(drops: int, forgets: int, faults: tuple[
         ("retention_looks", 1, 1, (), "a dropped version ran twice"),
         ("id_of_version", 1, 0, (), "a dropped version ran twice"),
         ("same_record", 1, 1, ("withdraw",), "a dropped version ran twice"),
-        ("conditional_delete", 2, 0, (), "stuck"),
+        pytest.param("conditional_delete", 2, 0, (), "stuck", marks=pytest.mark.slow),
         ("file_goes_anyway", 1, 0, ("stop",), "stuck"),
         ("born_unadmitted", 1, 1, (), "a dropped version ran twice"),
         ("born_unadmitted", 1, 0, ("withdraw",), "a version ran that was changed before it became a job"),

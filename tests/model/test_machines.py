@@ -35,7 +35,13 @@ def explored(rules: Rules, scope: Scope, until: str = "") -> Found:
     return explore(world.start, world.steps, world.good if endless else lambda state: True, world.broken, until=until)
 
 
-@pytest.mark.parametrize("scope", ALONE.values(), ids=ALONE)
+@pytest.mark.parametrize(
+    "scope",
+    [
+        pytest.param(scope, id=name, marks=[pytest.mark.slow] if name == "two faults" else [])
+        for name, scope in ALONE.items()
+    ],
+)
 def test_a_pool_comes_to_have_what_it_may_and_nobody_pays_for_more(scope: Scope) -> None:
     found = explored(Rules(), scope)
     assert found.holes == {}
@@ -57,7 +63,7 @@ def test_the_same_with_more_of_everything(scope: Scope) -> None:
         ("confirm", OVER, AT_ONCE),
         pytest.param("confirm_left", OVER, AT_ONCE, marks=pytest.mark.slow),
         pytest.param("confirm_again", OVER, AT_ONCE, marks=pytest.mark.slow),
-        ("strangers_go", STUCK, ALONE["two faults"]),
+        pytest.param("strangers_go", STUCK, ALONE["two faults"], marks=pytest.mark.slow),
         ("silence", FORGOTTEN, ALONE["a fault"]),
         ("fresh_list", FORGOTTEN, ALONE["a fault"]),
         ("call_seconds", FORGOTTEN, ALONE["a fault"]),

@@ -23,11 +23,17 @@ def without(rule: str) -> Rules:
     return Rules(**{rule: False})
 
 
-@pytest.mark.parametrize("once", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_only_who_is_silent_is_declared_dead_and_everybody_who_is_gone(once: bool) -> None:
-    found = explored(Rules(), "crash", "death", "outage", once=once)
+@pytest.mark.parametrize(
+    ("faults", "once"),
+    [
+        (["crash", "death"], False),
+        *(pytest.param(["crash", "death", "outage"], once, marks=pytest.mark.slow) for once in (False, True)),
+    ],
+)
+def test_only_who_is_silent_is_declared_dead_and_everybody_who_is_gone(faults: list[str], once: bool) -> None:
+    found = explored(Rules(), *faults, once=once)
     assert found.holes == {}
-    assert found.states > 20_000, "the model lost its interleavings"
+    assert found.states > (20_000 if "outage" in faults else 5_000), "the model lost its interleavings"
 
 
 @pytest.mark.slow
@@ -68,15 +74,14 @@ def test_the_larger_worlds_have_no_hole_either(faults: list[str], scope: dict[st
 @pytest.mark.parametrize(
     ("rule", "once"),
     [
-        pytest.param("long_gaps_add_nothing", False, marks=pytest.mark.slow),
-        ("long_gaps_add_nothing", True),
+        *(pytest.param("long_gaps_add_nothing", once, marks=pytest.mark.slow) for once in (False, True)),
         ("the_leases_too", False),
         ("credit_at_the_noted_beat", False),
         ("age_of_one_version", False),
         *(pytest.param("death_on_the_observed_beat", once, marks=pytest.mark.slow) for once in (False, True)),
         pytest.param("silence_is_compared", False, marks=pytest.mark.slow),
         ("silence_is_compared", True),
-        ("visits_are_compared", True),
+        pytest.param("visits_are_compared", True, marks=pytest.mark.slow),
     ],
 )
 def test_without_the_rule_a_live_agent_is_declared_dead(rule: str, once: bool) -> None:

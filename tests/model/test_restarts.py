@@ -25,10 +25,10 @@ def test_nor_with_a_stop_besides() -> None:
 @pytest.mark.parametrize(
     ("rule", "fault", "hole"),
     [
-        ("entry_outlives_restart", "crash", "stuck"),
+        pytest.param("entry_outlives_restart", "crash", "stuck", marks=pytest.mark.slow),
         pytest.param("later_entry_whoever_requeued", "freeze", "stuck", marks=pytest.mark.slow),
         ("holder_heeds_stop", "stop", "a later attempt came after an acknowledged stop"),
-        ("reaping_repeated", "crash", "stuck"),
+        pytest.param("reaping_repeated", "crash", "stuck", marks=pytest.mark.slow),
     ],
 )
 def test_without_the_rule_it_is(rule: str, fault: str, hole: str) -> None:
