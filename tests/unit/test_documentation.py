@@ -142,6 +142,25 @@ def test_every_link_leads_somewhere(page: Path) -> None:
     assert broken == []
 
 
+def paragraphs(page: Path) -> Iterator[str]:
+    """The paragraphs and the items of lists, without tables and indented code; of a link only its text."""
+    text = re.sub(r"\]\(\S+?\)", "]", prose(page))
+    for block in re.split(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.) )|\n(?=\s*\|)", text):
+        if not re.match(r" {4}|\s*[|#]", block):
+            yield " ".join(block.split())
+
+
+@pytest.mark.parametrize("page", PAGES, ids=path_of)
+def test_no_paragraph_is_long(page: Path) -> None:
+    assert [block for block in paragraphs(page) if len(block.split()) > 120] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=path_of)
+def test_a_page_names_the_section_that_it_means(page: Path) -> None:
+    vague = re.compile(r"\b(?:as|see|described|mentioned|shown|listed) (?:above|below|earlier|later)\b", re.IGNORECASE)
+    assert vague.findall(" ".join(prose(page).split())) == []
+
+
 @cache
 def anchors(page: Path) -> set[str]:
     """The anchors that may follow '#': the headings, as GitHub and GitLab write them."""
