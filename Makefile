@@ -65,7 +65,7 @@ collected: $(VENV)/.dev
 test-long: $(VENV)/.dev $(ZEPHYR)/old/.ready
 	$(MAKE) types
 	$(PYTEST) -m 'slow and not campaign'
-	$(PYTEST) --timeout 900 --hypothesis-profile=long tests/fuzz
+	$(PYTEST) --timeout 900 --hypothesis-profile=long -m hypothesis tests/fuzz tests/unit tests/histories
 	$(BIN)/python -m tests.simulation --first 1001 --seeds 120
 	$(BIN)/python -m tests.simulation.actors --first 1001 --seeds 40
 	$(BIN)/python -m tests.simulation.gangs --first 1004 --seeds 9

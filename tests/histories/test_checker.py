@@ -7,7 +7,7 @@ import random
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from tests.histories.broken import (
     BringsBack,
@@ -118,7 +118,6 @@ def test_each_broken_store_is_caught(broken: type[Sound]) -> None:
     assert not all(agreed(steps) for steps in histories(used(broken()), haunted=False).values())
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.randoms(use_true_random=False), st.integers(3, 12), st.booleans())
 def test_it_agrees_with_detangle(rng: random.Random, length: int, lies: bool) -> None:
     steps = invented(rng, length)

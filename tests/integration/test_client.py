@@ -17,7 +17,7 @@ from tests.support.agents import agents, on_cluster
 from tests.support.waiting import PATIENCE, wait_until
 
 
-@pytest.fixture(scope="module", params=["threads", "agents"])
+@pytest.fixture(scope="module", params=["threads", pytest.param("agents", marks=pytest.mark.slow)])
 def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StorageClient]:
     if request.param == "threads":
         client = LocalClient()

@@ -23,17 +23,17 @@ from tests.support.scripted_agents import agent_now, job_now, launch
 from tests.support.virtual import Cluster, StoreConnection
 
 HOST = Resources(cpu=4000, memory=2**33, disk=2**33)
-OFTEN_REFUSED = [
+REFUSED = [
     ("put", "agents/"),
-    ("list", "agents/"),
-    ("get_if_changed", "jobs/"),
     ("put", "jobs/"),
     ("list", "pending/"),
+]
+ALSO_REFUSED = [
+    ("list", "agents/"),
+    ("get_if_changed", "jobs/"),
     ("delete", "pending/"),
     ("put", "coordinator/"),
     ("put", "work/"),
-]
-SELDOM_REFUSED = [
     ("get", "agents/"),
     ("get_if_changed", "agents/"),
     ("get", "jobs/"),
@@ -88,7 +88,7 @@ class Scene:
 
 @pytest.mark.parametrize(
     "refused",
-    [*OFTEN_REFUSED, *(pytest.param(refused, marks=pytest.mark.slow) for refused in SELDOM_REFUSED)],
+    [*REFUSED, *(pytest.param(refused, marks=pytest.mark.slow) for refused in ALSO_REFUSED)],
     ids=" ".join,
 )
 async def test_a_refusal_ends_no_agent_and_loses_no_job(
@@ -117,9 +117,11 @@ async def test_a_refusal_ends_no_agent_and_loses_no_job(
 @pytest.mark.parametrize(
     "prefix",
     [
-        "inbox/",
         "blobs/",
-        *(pytest.param(prefix, marks=pytest.mark.slow) for prefix in ("actors/", "pools/", "queues/", "secrets/")),
+        *(
+            pytest.param(prefix, marks=pytest.mark.slow)
+            for prefix in ("actors/", "inbox/", "pools/", "queues/", "secrets/")
+        ),
     ],
 )
 async def test_missing_rights_on_one_prefix_concern_only_its_objects(
@@ -164,7 +166,7 @@ async def test_a_refusal_is_reported_while_it_lasts(
     assert len([record for record in caplog.records if "the test says so" in record.message]) == 2
 
 
-@pytest.mark.parametrize("kind", ["refused", "unanswered", "spoilt"])
+@pytest.mark.parametrize("kind", ["refused", "unanswered", pytest.param("spoilt", marks=pytest.mark.slow)])
 async def test_an_agent_that_cannot_read_the_doorbell_finds_work_on_the_repair_interval(
     cluster: Cluster, kind: str, tmp_path: Path
 ) -> None:
@@ -184,7 +186,7 @@ async def test_an_agent_that_cannot_read_the_doorbell_finds_work_on_the_repair_i
     await scene.leave()
 
 
-@pytest.mark.parametrize("kind", ["refused", "spoilt"])
+@pytest.mark.parametrize("kind", ["refused", pytest.param("spoilt", marks=pytest.mark.slow)])
 async def test_submissions_and_requeues_work_although_the_doorbell_cannot_be_rung(
     cluster: Cluster, kind: str, tmp_path: Path
 ) -> None:
@@ -230,10 +232,15 @@ async def test_an_agent_whose_beats_are_refused_puts_its_tasks_down_as_in_an_out
     ("loop", "method", "problem"),
     [
         (Heartbeat, "_beat", ""),
-        (Heartbeat, "_look_for_mail", "cannot look for mail: ValueError: odd"),
         (Claimer, "_poll", "cannot look for work: ValueError: odd"),
-        (JobWatch, "check", "cannot look at what it holds: ValueError: odd"),
-        (Reconciler, "try_pass", "cannot run the coordinator's pass: ValueError: odd"),
+        *(
+            pytest.param(loop, method, f"cannot {does}: ValueError: odd", marks=pytest.mark.slow)
+            for loop, method, does in (
+                (Heartbeat, "_look_for_mail", "look for mail"),
+                (JobWatch, "check", "look at what it holds"),
+                (Reconciler, "try_pass", "run the coordinator's pass"),
+            )
+        ),
     ],
 )
 async def test_no_error_in_a_loop_ends_the_agent(

@@ -71,7 +71,7 @@ def test_all_spellings_of_a_local_root_are_one_address(tmp_path: Path, monkeypat
         assert asyncio.run(settings_at(spelling)) == made
 
 
-@pytest.mark.parametrize("server", [moto, gcs_emulator])
+@pytest.mark.parametrize("server", [pytest.param(moto, marks=pytest.mark.slow), gcs_emulator])
 def test_all_spellings_of_a_bucket_are_one_address(
     server: Callable[[], AbstractContextManager[Server]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from msgspec.structs import replace
 
 from fray_agents.agent.gpu_watch import GpuWatch
@@ -52,7 +52,6 @@ def test_parts_of_a_gpu_share_it_and_whole_gpus_are_not_shared(
     assert gpus_for(shape(count), left) == places
 
 
-@settings(deadline=None, max_examples=30)
 @given(st.lists(st.tuples(st.sampled_from([0.25, 0.3, 0.5, 0.75, 1, 2, 3]), st.booleans()), max_size=40))
 def test_a_request_within_the_free_gpus_fits_and_no_gpu_is_given_twice(steps: list[tuple[float, bool]]) -> None:
     leases = Leases(HOST)

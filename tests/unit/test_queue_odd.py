@@ -49,6 +49,9 @@ LEASES: dict[str, bytes] = {
 }
 
 
+on_files_and_in_buckets = pytest.mark.parametrize("local", [True, pytest.param(False, marks=pytest.mark.slow)])
+
+
 async def odd_segment(one: QueueProcess, body: bytes) -> str:
     segment = str(SegmentName(one.queue.core.now(), 0, "abcdef", 3))
     await one.queue.core.store.put(NAMES.segment(segment), body, ANY)
@@ -65,7 +68,7 @@ async def rest(one: QueueProcess) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("local", [True, False])
+@on_files_and_in_buckets
 @pytest.mark.parametrize("body", SEGMENTS.values(), ids=SEGMENTS)
 async def test_a_segment_that_is_none_is_set_aside(cluster: Cluster, body: bytes, local: bool) -> None:
     """Once every pop of every consumer raised, and the items claimed with it were stranded."""
@@ -84,7 +87,7 @@ async def test_a_segment_that_is_none_is_set_aside(cluster: Cluster, body: bytes
     assert cluster.contents.objects[NAMES.segment(segment)].data == body, "nothing is deleted on suspicion"
 
 
-@pytest.mark.parametrize("local", [True, False])
+@on_files_and_in_buckets
 @pytest.mark.parametrize("lease", LEASES.values(), ids=LEASES)
 async def test_a_lease_that_is_none_keeps_nobody_from_the_other_items(
     cluster: Cluster, lease: bytes, local: bool
@@ -213,7 +216,7 @@ async def a_life(cluster: Cluster, number: int, error: Exception, local: bool) -
     return failed
 
 
-@pytest.mark.parametrize("local", [True, False])
+@on_files_and_in_buckets
 @pytest.mark.parametrize(
     "error", [Refused("403"), ValueError("a bug"), pytest.param(MemoryError(), marks=pytest.mark.slow)], ids=repr
 )

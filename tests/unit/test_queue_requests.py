@@ -63,7 +63,7 @@ async def steady(cluster: Cluster, consuming: int, rate: int, seconds: float) ->
     return asked, done - before
 
 
-@pytest.mark.parametrize(("consuming", "rate"), [(1, 3), (2, 4), (20, 20)])
+@pytest.mark.parametrize(("consuming", "rate"), [(1, 3), (2, 4), pytest.param(20, 20, marks=pytest.mark.slow)])
 async def test_an_item_by_itself_costs_its_consumers_fewer_than_five_requests(
     cluster: Cluster, consuming: int, rate: int
 ) -> None:

@@ -141,10 +141,10 @@ async def test_archiving_a_job_costs_one_write_two_reads_and_no_listing(cluster:
 @pytest.mark.parametrize(
     ("chosen", "limit", "least"),
     [
-        (JobFilter(), None, 300),
+        pytest.param(JobFilter(), None, 300, marks=pytest.mark.slow),
         (JobFilter(), 20, 20),
         (JobFilter(name="job7"), None, 1),
-        (JobFilter(name="job?"), 5, 5),
+        pytest.param(JobFilter(name="job?"), 5, 5, marks=pytest.mark.slow),
         (JobFilter(user="u0"), 5, 6),
     ],
 )
@@ -334,7 +334,9 @@ async def test_a_quiet_cluster_costs_at_most_a_third_more_than_the_least_a_month
     assert counts.cost(GCS_PRICES) * hours <= 1.3 * least
 
 
-@pytest.mark.parametrize("doomed", ["the-holder", "another", "a-new-one"])
+@pytest.mark.parametrize(
+    "doomed", ["the-holder", *(pytest.param(agent, marks=pytest.mark.slow) for agent in ("another", "a-new-one"))]
+)
 async def test_a_death_is_noticed_as_soon_if_the_cluster_was_quiet_before(
     cluster: Cluster, tmp_path: Path, doomed: str
 ) -> None:

@@ -6,7 +6,7 @@ import socket
 import threading
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from fray_agents.rpc.errors import BadMessage, NotAuthentic
 from fray_agents.rpc.wire.buffers import Buffer
@@ -49,7 +49,6 @@ def test_messages_are_the_same_however_the_bytes_are_cut(contents: list[bytes], 
 
 
 @given(st.lists(garbage, max_size=6), st.booleans())
-@settings(max_examples=200)
 def test_anything_is_a_message_or_refused(pieces: list[bytes], requests: bool) -> None:
     framing = MessageParser(requests, max_body=100)
     try:
@@ -61,7 +60,6 @@ def test_anything_is_a_message_or_refused(pieces: list[bytes], requests: bool) -
 
 
 @given(bodies, st.integers(0, 200), garbage)
-@settings(max_examples=150)
 def test_a_damaged_head_is_a_message_or_refused(body: bytes, at: int, damage: bytes) -> None:
     whole = request(body)
     framing = MessageParser(requests=True, max_body=300)
@@ -114,7 +112,6 @@ def links() -> tuple[SealedConnection, SealedConnection]:
 
 
 @given(st.lists(st.lists(st.binary(max_size=2000), min_size=1, max_size=4), min_size=1, max_size=4))
-@settings(deadline=None, max_examples=50)
 def test_parts_arrive_as_they_were_sent(sent: list[list[bytes]]) -> None:
     client, server = links()
     for parts in sent:
@@ -126,7 +123,6 @@ def test_parts_arrive_as_they_were_sent(sent: list[list[bytes]]) -> None:
 
 
 @given(st.lists(bodies, min_size=1, max_size=3), st.data())
-@settings(deadline=None, max_examples=150)
 def test_no_altered_message_is_accepted(parts: list[bytes], data: st.DataObject) -> None:
     client, server = links()
     between, other = socket.socketpair()

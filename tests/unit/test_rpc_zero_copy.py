@@ -13,10 +13,10 @@ from contextlib import suppress
 import numpy as np
 import pytest
 
-from fray_agents.rpc.wire import zero_copy
+from fray_agents.rpc.wire import shared_memory, zero_copy
 from fray_agents.rpc.wire.buffers import Buffer
 from fray_agents.rpc.wire.serialization import Payload, pack, unpack
-from fray_agents.rpc.wire.shared_memory import MAX_SHARED_BYTES, SegmentReceiver, SegmentSender
+from fray_agents.rpc.wire.shared_memory import SegmentReceiver, SegmentSender
 
 SIZE = 600_000
 
@@ -55,6 +55,16 @@ def pair() -> Iterator[Pair]:
     gc.collect()
     zero_copy._return_unused()
     assert not zero_copy._borrowed, "something still uses a received buffer"
+
+
+@pytest.fixture
+def _little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An eighth of the memory that a connection may use, for tests that use all of it."""
+    monkeypatch.setattr(shared_memory, "MAX_SHARED_BYTES", shared_memory.MAX_SHARED_BYTES // 8)
+    monkeypatch.setattr(zero_copy, "MAX_BORROWED_BYTES", zero_copy.MAX_BORROWED_BYTES // 8)
+
+
+little_memory = pytest.mark.usefixtures("_little_memory")
 
 
 def in_a_child(check: Callable[[], bool]) -> Callable[[], bool]:
@@ -115,10 +125,12 @@ def test_an_unpickled_array_may_be_changed_and_is_not_copied(pair: Pair) -> None
     del array, other
 
 
+@little_memory
 def test_who_keeps_arrays_gets_further_ones_as_copies(pair: Pair) -> None:
     size = zero_copy.MAX_BORROWED_BYTES // 8 - zero_copy.DATA_OFFSET
     kept = [
-        pair.transfer(filled(value, size)) for value in range(2 * MAX_SHARED_BYTES // (size + zero_copy.DATA_OFFSET))
+        pair.transfer(filled(value, size))
+        for value in range(2 * shared_memory.MAX_SHARED_BYTES // (size + zero_copy.DATA_OFFSET))
     ]
     assert len(zero_copy._borrowed) == 8
     assert pair.segments() == 9
@@ -142,16 +154,18 @@ def test_a_kept_array_does_not_keep_a_much_larger_segment(pair: Pair) -> None:
     assert set(kept) == {2}
 
 
+@little_memory
 def test_a_large_buffer_takes_the_place_of_returned_small_segments(pair: Pair) -> None:
-    size = MAX_SHARED_BYTES // 32
+    most = shared_memory.MAX_SHARED_BYTES
+    size = most // 32
     for value in range(3):
         kept = [pair.transfer(filled(value, size - zero_copy.DATA_OFFSET)) for _ in range(15)]
         assert {buffer[-1] for buffer in kept} == {value}
         del kept
         zero_copy._return_unused()
-        assert pair.sender.send(bytes(MAX_SHARED_BYTES)) is None
+        assert pair.sender.send(bytes(most)) is None
         assert pair.segments() > 14, "a buffer that is too large takes nothing"
-        large = pair.transfer(filled(9, MAX_SHARED_BYTES - size))
+        large = pair.transfer(filled(9, most - size))
         assert large[0] == large[-1] == 9
         del large
         zero_copy._return_unused()
@@ -181,7 +195,10 @@ def test_a_buffer_in_a_cycle_of_objects_stays_as_it_was_until_their_last_methods
     assert seen == [{1}]
 
 
-def test_arrays_that_are_kept_through_many_forks_use_a_bounded_number_of_descriptors(pair: Pair) -> None:
+def test_arrays_that_are_kept_through_many_forks_use_a_bounded_number_of_descriptors(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(zero_copy, "MAX_BORROWED_SEGMENTS", 6)
     before, kept = len(os.listdir("/proc/self/fd")), []
     for value in range(2 * zero_copy.MAX_BORROWED_SEGMENTS):
         kept.append(pair.transfer(filled(value)))
@@ -277,8 +294,9 @@ def test_a_childs_end_returns_nothing_of_its_parents(pair: Pair) -> None:
     assert (arrays[0] == 1).all()
 
 
+@little_memory
 def test_segments_that_a_fork_made_private_count_no_longer(pair: Pair) -> None:
-    most = 2 * MAX_SHARED_BYTES // zero_copy.MAX_BORROWED_BYTES
+    most = 2 * shared_memory.MAX_SHARED_BYTES // zero_copy.MAX_BORROWED_BYTES
     for value in range(2 * most):
         kept = pair.transfer(filled(value, zero_copy.MAX_BORROWED_BYTES - zero_copy.DATA_OFFSET))
         assert len(zero_copy._borrowed) == 1
@@ -318,7 +336,7 @@ def test_threads_that_receive_while_another_one_forks_get_what_was_sent() -> Non
         thread.start()
     kept = Pair().array(251)
     try:
-        children = [in_a_child(lambda: bool((kept == 251).all())) for _ in range(30)]
+        children = [in_a_child(lambda: bool((kept == 251).all())) for _ in range(12)]
         assert all(child() for child in children)
     finally:
         ended.set()
