@@ -46,7 +46,7 @@ class Served:
         return Connection({**there, "fingerprint": self.server.fingerprint}, (key_id, secret))
 
 
-@pytest.fixture(params=["plain", "encrypted"])
+@pytest.fixture(params=["plain", pytest.param("encrypted", marks=pytest.mark.slow)])
 def served(request: pytest.FixtureRequest) -> Iterator[Served]:
     made = Served(tls=request.param == "encrypted")
     yield made

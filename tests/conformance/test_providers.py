@@ -18,7 +18,11 @@ from tests.support.waiting import eventually
 FIRST, SECOND, THIRD = "m0aaaaaaaaaaaaa1", "m0aaaaaaaaaaaaa2", "m0aaaaaaaaaaaaa3"
 
 
-@pytest.fixture(params=WORLDS)
+PROGRAMS = ("kubernetes", "slurm")
+"""Providers whose calls are programs, each of which costs the start of a process."""
+
+
+@pytest.fixture(params=[pytest.param(name, marks=[pytest.mark.slow] if name in PROGRAMS else []) for name in WORLDS])
 def world(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ProviderWorld]:
     with WORLDS[request.param](tmp_path, monkeypatch) as made:
         yield made
@@ -54,6 +58,7 @@ async def become(provider: Provider, wanted: dict[str, ListedState]) -> None:
     await eventually(are_so, 60.0)
 
 
+@pytest.mark.parametrize("world", WORLDS, indirect=True)
 async def test_a_machine_is_listed_from_its_request_on_until_it_is_removed(world: ProviderWorld) -> None:
     async with opened(world) as provider:
         assert await states(provider) == {}

@@ -188,11 +188,11 @@ async def test_the_end_of_a_parent_ends_its_children(core: Core, tmp_path: Path)
 
 
 async def test_failing_its_health_check_ends_an_attempt_as_a_failure(core: Core) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    check = {"path": "/health", "port": port, "interval": 0.2, "timeout": 1.0, "grace": 0.0, "failures": 2}
-
-    record = await ended(core, await launch(core, "import time; time.sleep(600)", health_check=check))
+    with socket.socket() as bound:  # so that nobody else listens there
+        bound.bind(("127.0.0.1", 0))
+        port = bound.getsockname()[1]
+        check = {"path": "/health", "port": port, "interval": 0.2, "timeout": 1.0, "grace": 0.0, "failures": 2}
+        record = await ended(core, await launch(core, "import time; time.sleep(600)", health_check=check))
     assert (record.status, record.failures) == ("failed", 1)
     assert record.exit is not None
     assert record.exit.kind == "unhealthy"

@@ -209,6 +209,7 @@ def test_a_beginning_of_an_id_is_of_jobs_that_can_be_stopped_or_retried(empty: S
     assert [job["retry_of"] for job in again] == [first, second]
 
 
+@pytest.mark.slow
 def test_a_detached_actor_is_created_again_and_those_of_a_program_are_left_out(shell: Shell) -> None:
     config = ActorConfig(detached=True)
     with StorageCluster(str(shell.root), namespace="kept") as cluster:
@@ -320,7 +321,7 @@ def test_ctrl_c_stops_the_job_where_nobody_can_be_asked(shell: Shell) -> None:
     shell.until_status("interrupted", "stopped")
 
 
-@pytest.mark.parametrize(("answer", "status"), [("n", "running"), ("y", "stopped")])
+@pytest.mark.parametrize(("answer", "status"), [pytest.param("n", "running", marks=pytest.mark.slow), ("y", "stopped")])
 def test_ctrl_c_asks_at_a_terminal(shell: Shell, answer: str, status: str) -> None:
     name = f"asked-{answer}"
     keyboard, terminal = pty.openpty()

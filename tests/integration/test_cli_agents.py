@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.support.shell import Shell
 from tests.support.waiting import wait_until
 
@@ -65,6 +67,7 @@ def test_jobs_have_gpus_of_their_own_or_share_one_and_agents_show_which(empty: S
     assert agent.wait(200) == 0
 
 
+@pytest.mark.slow
 def test_the_log_of_an_agent_reports_the_events(empty: Shell) -> None:
     agent = empty.start("agent", "--log-format", "json", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     empty("run", "--name", "good", "--", "true")
@@ -88,6 +91,7 @@ def test_the_log_of_an_agent_reports_the_events(empty: Shell) -> None:
     assert output == ""
 
 
+@pytest.mark.slow
 def test_between_attempts_the_log_is_that_of_the_last_one_that_printed(empty: Shell) -> None:
     agent = empty.start("agent", stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     assert agent.stderr is not None

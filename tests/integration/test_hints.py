@@ -77,6 +77,7 @@ def test_only_a_reader_of_the_cluster_may_hint(cluster: StorageCluster) -> None:
         connect(Target("agent", hint_endpoint.address, identity=hint_endpoint.nonce), Stranger())
 
 
+@pytest.mark.slow
 def test_a_client_that_found_no_agents_to_hint_looks_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hints, "NO_TARGETS_TTL", 0.0)
     root, job = str(tmp_path / "root"), JobRequest("job", Entrypoint.from_binary("true"))

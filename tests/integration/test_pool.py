@@ -173,6 +173,7 @@ def test_a_generators_values_are_its_result(pool: WorkerPool) -> None:
     assert list(pool.submit(count).result(200)) == [0, 1, 2]
 
 
+@pytest.mark.slow
 def test_an_elastic_pool_starts_workers_when_there_are_tasks(cluster: StorageCluster) -> None:
     with WorkerPool(cluster, (0, 2), SMALL) as pool:
         assert pool.size == 0
@@ -246,6 +247,7 @@ def tripled(context: ClusterContext, number: int) -> int:
         return total
 
 
+@pytest.mark.slow
 def test_a_task_uses_the_context_that_it_is_given_and_cannot_end_its_pool(cluster: StorageCluster) -> None:
     with ClusterContext(1, cluster, SMALL) as context:
         kept = context.put("kept")
@@ -273,6 +275,7 @@ with LocalCluster() as cluster:
 """
 
 
+@pytest.mark.slow
 def test_all_default_contexts_on_a_cluster_use_one_pool() -> None:
     ended = subprocess.run([sys.executable, "-c", _SHARED], capture_output=True, text=True, check=True)
     assert ended.stdout == "1 1\n"
@@ -353,6 +356,7 @@ def test_options_that_only_a_queue_has_are_refused_by_name(cluster: StorageClust
         WorkerPool(cluster, 1, SMALL, name_prefix="a.b", transport="queue")
 
 
+@pytest.mark.slow
 def test_a_worker_whose_job_has_ended_is_replaced(cluster: StorageCluster) -> None:
     with WorkerPool(cluster, 1, SMALL) as pool:
         first = pool.submit(os.getpid).result(200)
@@ -362,6 +366,7 @@ def test_a_worker_whose_job_has_ended_is_replaced(cluster: StorageCluster) -> No
         assert pool.submit(os.getpid).result(200) != first
 
 
+@pytest.mark.slow
 def test_a_pool_whose_workers_end_again_and_again_says_why(cluster: StorageCluster) -> None:
     broken = EnvironmentConfig(env_vars={"PYTHONHOME": "/nonexistent"})
     with WorkerPool(cluster, 1, SMALL, broken) as pool:

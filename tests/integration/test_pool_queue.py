@@ -195,6 +195,7 @@ with WorkerPool(StorageCluster(sys.argv[1]), 1, ResourceConfig(cpu=0.1), transpo
 """
 
 
+@pytest.mark.slow
 def test_each_task_has_the_names_of_the_script_that_came_with_its_function(cluster: StorageCluster) -> None:
     command = [sys.executable, "-c", _REDEFINED, cluster.root]
     assert subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.split() == ["1", "2", "1"]
@@ -254,6 +255,7 @@ def test_a_result_that_is_written_after_the_shutdown_does_not_stay(cluster: Stor
     assert stored(cluster, "hasty") == []
 
 
+@pytest.mark.slow
 def test_all_tasks_that_were_given_up_end_however_many(
     cluster: StorageCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

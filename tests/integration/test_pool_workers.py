@@ -110,6 +110,7 @@ def test_a_worker_that_starts_while_another_driver_shuts_down_the_pool_is_ended(
     pool.shutdown(wait=False)
 
 
+@pytest.mark.slow
 def test_a_submission_does_not_wait_until_the_workers_jobs_are_read(
     pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,6 +139,7 @@ def test_idle_workers_get_the_next_tasks_of_a_map(pool: WorkerPool, tmp_path: Pa
         future.result(200)
 
 
+@pytest.mark.slow
 def test_tasks_that_were_handed_over_are_known_though_workers_cannot_be_started(
     cluster: StorageCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

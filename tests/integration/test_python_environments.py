@@ -116,6 +116,7 @@ async def test_a_projects_dependencies_and_extras_are_installed_not_the_project(
     assert sorted(os.listdir(project)) == ["pyproject.toml"]
 
 
+@pytest.mark.slow
 async def test_a_lock_is_kept_to_and_requirements_come_on_top(cache: HostCache, project: Path) -> None:
     uv = find_uv()
     assert uv is not None
@@ -194,6 +195,7 @@ def build_wheel(folder, settings=None, metadata=None):
 """
 
 
+@pytest.mark.slow
 async def test_a_project_with_compiled_parts_is_built_for_each_workspace(
     cache: HostCache, project: Path, wheels: Path
 ) -> None:

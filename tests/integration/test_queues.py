@@ -98,7 +98,7 @@ def test_items_stored_together_cost_at_most_20_writes_and_lists_a_thousand(bucke
     with FileQueue[int](bucket) as queue:
         queue.push(-1)
         queue.done(popped(queue))
-        before = usage(queue)
+        before, began = usage(queue), time.monotonic()
         queue.push_many(range(1000), batch=250)
         done = 0
         while leases := queue.pop_many(250):
@@ -106,10 +106,10 @@ def test_items_stored_together_cost_at_most_20_writes_and_lists_a_thousand(bucke
             done += len(leases)
         spent = usage(queue) - before
     assert done == 1000
-    segments = 4
-    assert spent.writes <= 3 * segments + 2, "a segment, its lease, its acknowledgement; and the bell"
-    assert spent.writes + spent.lists <= 20
-    assert spent.reads <= segments + 4, "each segment; and the bell"
+    segments, later = 4, int(time.monotonic() - began)
+    assert spent.writes <= 3 * segments + 2 + later, "a segment, its lease, its acknowledgement; and the bell"
+    assert spent.writes + spent.lists <= 20 + 2 * later, "and on a busy machine what is done once a second"
+    assert spent.reads <= segments + 4 + later, "each segment; and the bell"
 
 
 def test_an_item_alone_costs_a_consumer_that_runs_behind_two_requests(bucket: str) -> None:
@@ -127,13 +127,13 @@ def test_an_item_alone_costs_a_consumer_that_runs_behind_two_requests(bucket: st
             assert lease.item == item
             queue.done(lease)
         queue.counts()  # writes the noted acknowledgements
-        receipts = time.monotonic() - began + 2
+        receipts = int(time.monotonic() - began) + 2
         spent = usage(queue) - before - pushed
     assert items <= pushed.writes <= items + rings
     assert (pushed.reads, pushed.lists) == (0, 0)
-    assert spent.lists <= 4, "looks for more, what is left in the queue, and receipts"
+    assert spent.lists <= 2 + receipts, "looks for more, what is left in the queue, and receipts"
     assert items <= spent.writes <= items + receipts, "a claim each; and receipts, one a second"
-    assert items <= spent.reads <= items + 3, "its segment; and the bell"
+    assert items <= spent.reads <= items + 1 + receipts, "its segment; and the bell"
 
 
 def test_an_empty_queue_is_polled_by_conditional_reads(bucket: str) -> None:

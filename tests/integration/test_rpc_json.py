@@ -101,7 +101,7 @@ class Served:
         return Connection(self.endpoint(), (KEY.id, KEY.secret), client)
 
 
-@pytest.fixture(params=["plain", "encrypted"])
+@pytest.fixture(params=["plain", pytest.param("encrypted", marks=pytest.mark.slow)])
 def served(request: pytest.FixtureRequest) -> Iterator[Served]:
     server, subject = RpcServer(Keys(), tls=request.param == "encrypted"), Subject()
     server.add("subject", subject)
@@ -122,6 +122,7 @@ def error_of(call: Callable[[], object]) -> dict[str, Any]:
     return caught.value.error
 
 
+@pytest.mark.parametrize("served", ["plain", "encrypted"], indirect=True)
 def test_arguments_and_results_are_json(served: Served) -> None:
     connection = served.connect()
     values: list[Any] = [None, True, 1, 2**70, 1.5, "é\U0001f600\u2028", [], {}, {"a": [{"b": None}]}]

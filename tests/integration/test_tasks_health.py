@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import Iterator, Sequence
 
 import pytest
@@ -99,8 +100,9 @@ def test_a_failed_health_check_says_what_it_got(answer: bytes, seen: str) -> Non
 async def test_nobody_listening() -> None:
     said: list[str] = []
 
-    async with await asyncio.start_server(Job([OK]).answer, "127.0.0.1", 0) as server:
-        port: int = server.sockets[0].getsockname()[1]
-    await watch_health(HealthCheckSpec(port=port, interval=0.01, grace=0.0, failures=2), SystemClock(), said.append)
+    with socket.socket() as bound:  # so that nobody else listens there
+        bound.bind(("127.0.0.1", 0))
+        port: int = bound.getsockname()[1]
+        await watch_health(HealthCheckSpec(port=port, interval=0.01, grace=0.0, failures=2), SystemClock(), said.append)
     url = f"http://127.0.0.1:{port}/"
     assert said == [f"the health check of {url} failed 2 times in a row: connection refused"]
