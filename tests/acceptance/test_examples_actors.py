@@ -128,7 +128,7 @@ def test_a_slice_that_starts_anew_after_all_others_have_ended_does_not_wait_for_
     coordinator = example["SliceCoordinator"](example["Config"](patience=0.2))
     step, weights = coordinator.join("slice-1", 0, np.zeros(4))
     with ThreadPoolExecutor(1) as beside:
-        assert beside.submit(coordinator.barrier, "slice-1", step, weights).result(30)[0] == 1
+        assert beside.submit(coordinator.barrier, "slice-1", step, weights).result(200)[0] == 1
 
 
 def test_an_agent_that_is_killed_changes_no_result(after_a_kill: tuple[dict[str, str], list[JobInfo]]) -> None:

@@ -254,6 +254,11 @@ def test_slow_strangers_are_sent_away_in_the_stated_time(port: Port, monkeypatch
         wait_until(lambda: not port.acceptor._callers)
 
 
+@pytest.mark.parametrize(
+    "port",
+    ["tcp", "unix", *(pytest.param(kind, marks=pytest.mark.slow) for kind in PORTS if kind not in ("tcp", "unix"))],
+    indirect=True,
+)
 def test_many_strangers_cost_little_memory(port: Port) -> None:
     """Each sends as many headers as a head may have."""
     filler = b"".join(b"x%d:\r\n" % number for number in range(MAX_HEAD // 7))

@@ -41,9 +41,10 @@ BREAKS = {
 """What test servers do not honour; the real services do."""
 
 
-def every(*promises: str) -> pytest.MarkDecorator:
-    """Run the test on every store that keeps `promises`."""
+def every(*promises: str, slow_on: str = "") -> pytest.MarkDecorator:
+    """Run the test on every store that keeps `promises`; on the store `slow_on` with the slow tests only."""
     kept = [store for store in EVERY if not BREAKS.get(_name(store), set()) & set(promises)]
+    kept = [pytest.param(store, marks=pytest.mark.slow) if store == slow_on else store for store in kept]
     return pytest.mark.parametrize("target", kept, indirect=True)
 
 

@@ -119,7 +119,7 @@ async def test_counter_is_exact_while_requests_fail(target: Target) -> None:
     assert set(plan.suffered) == set(Fault)
 
 
-@every()
+@every(slow_on="moto")
 async def test_each_name_has_one_creator_while_requests_fail(target: Target) -> None:
     plan = Plan(rate=0.3, held_back=1)
 

@@ -49,7 +49,7 @@ async def test_counter_loses_no_increment(target: Target) -> None:
         assert await read_count(store, "counter") == 16 * target.times
 
 
-@every()
+@every(slow_on="moto")
 def test_each_name_has_one_creator(target: Target) -> None:
     won = target.race("create", "names", target.times)
     assert sorted(won) == [f"names/{number:03}" for number in range(target.times)]

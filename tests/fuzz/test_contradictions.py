@@ -33,7 +33,7 @@ MEMORY = 64 * 1024**2
 MACHINE: dict[str, Any] = {"state": "up", "hosts": 1, "batch": "m", "batch_size": 1, "provider": "command"}
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 12))])
 async def test_records_that_contradict_themselves_harm_only_themselves(cluster: Cluster, seed: int) -> None:
     draw = random.Random(f"contradictions {seed}")
     found = await gathering(cluster, "a-1", "a-2")

@@ -37,6 +37,7 @@ async def test_all_replicas_of_a_gang_run_at_once_on_several_agents(tmp_path: Pa
             assert len(places) == 2
 
 
+@pytest.mark.slow
 async def test_a_gang_waits_for_room_and_then_runs(tmp_path: Path) -> None:
     async with quick_core(tmp_path / "root") as core:
         with agents(core.root, tmp_path / "work", count=1):

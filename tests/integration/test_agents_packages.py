@@ -86,6 +86,7 @@ async def test_a_callable_runs_with_packages_on_top_of_the_agents_own(host: Path
             assert record.result.value == ["2.0", "1.0", "venv"]
 
 
+@pytest.mark.slow
 async def test_a_package_that_does_not_exist_fails_the_job_at_once_in_uvs_words(host: Path) -> None:
     async with quick_core(host / "root") as core:
         with agents(core.root, host / "work"):

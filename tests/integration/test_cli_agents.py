@@ -15,6 +15,7 @@ from tests.support.shell import Shell
 from tests.support.waiting import wait_until
 
 
+@pytest.mark.slow
 def test_agents_report_for_which_gangs_they_keep_room(empty: Shell) -> None:
     agent = empty.start("agent", "--cpu", "2", "--memory", "1GB", "--zone", "z-a", "--tpu", "v5litepod-4")
     running = empty.detached("--", "sleep", "600")

@@ -148,7 +148,7 @@ def test_a_lease_that_was_ended_by_hand_is_not_ended_again_by_its_block(queue: Q
 
 def test_extending_and_keeping(queue: Queue[Any]) -> None:
     queue.push_many("ab", batch=1)
-    extended, kept = popped(queue, 2.0), popped(queue, 2.0).keep()
+    extended, kept = popped(queue, 4.0), popped(queue, 4.0).keep()
     before = extended.deadline, kept.deadline
     extended.extend(60)
     assert extended.deadline > before[0] + 50
@@ -297,7 +297,7 @@ async def test_a_coroutine_ends_a_lease_by_its_block(queue: Queue[Any]) -> None:
 
 async def test_a_coroutine_keeps_a_lease(queue: Queue[Any]) -> None:
     await queue.aio.push("x")
-    lease = await queue.aio.pop(2.0) or pytest.fail("nothing there")
+    lease = await queue.aio.pop(4.0) or pytest.fail("nothing there")
     before = lease.deadline
     await queue.aio.keep(lease)
     await eventually(lambda: time.time() > before)
