@@ -27,7 +27,7 @@ def resident():
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
 bare = resident()
-from fray_agents.rpc import RpcKey, RpcServer, Target, connect
+from fray_rpc import RpcKey, RpcServer, Target, connect
 class Keys:
     encrypted = False
     def keys(self, fresh=False):
@@ -47,7 +47,7 @@ def memory_mb() -> dict[str, float]:
     """Memory of a process that only serves an object: all of it, and the interpreter's share."""
     from fray_actors import Keys
 
-    from fray_agents.rpc import Target, connect
+    from fray_rpc import Target, connect
 
     server = subprocess.Popen([PYTHON, "-c", _MEMORY], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert server.stdout is not None

@@ -10,12 +10,12 @@ from collections.abc import Callable
 
 from msgspec import structs
 
-from fray_agents.rpc import CallId, RpcKey
-from fray_agents.rpc.server.call_table import CallTable
-from fray_agents.rpc.server.executor import ActorExecutor
-from fray_agents.rpc.server.server import public_methods
-from fray_agents.rpc.wire.framing import MessageParser
-from fray_agents.rpc.wire.messages import (
+from fray_rpc import CallId, RpcKey
+from fray_rpc.server.call_table import CallTable
+from fray_rpc.server.executor import ActorExecutor
+from fray_rpc.server.server import public_methods
+from fray_rpc.wire.http_connection import MessageParser
+from fray_rpc.wire.messages import (
     CallBatch,
     Reply,
     ReplyKind,
@@ -25,9 +25,9 @@ from fray_agents.rpc.wire.messages import (
     encode_calls,
     encode_replies,
 )
-from fray_agents.rpc.wire.sealed_connection import SealedConnection
-from fray_agents.rpc.wire.serialization import pack, unpack
-from fray_agents.rpc.wire.session import SealSequence, Session
+from fray_rpc.wire.sealed_connection import SealedConnection
+from fray_rpc.wire.serialization import pack, unpack
+from fray_rpc.wire.session import SealSequence, Session
 
 CLIENT = "0123456789abcdef.1"
 

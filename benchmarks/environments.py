@@ -18,7 +18,7 @@ sys.path.append(str(HERE.parent))
 
 from fray import Entrypoint, EnvironmentConfig, JobRequest, StorageCluster
 from fray_agents.environments.python_env import KIND
-from fray_agents.host.software import find_uv
+from fray_agents.host.capacity import find_uv
 from tests.support.wheels import make_wheel, only_wheels
 
 FILES = 500

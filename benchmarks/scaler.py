@@ -20,12 +20,11 @@ from fray_agents.provisioning.provider import MachineRequest, ProviderError
 from fray_agents.provisioning.scaler import Scaler
 from fray_coordinator.core import Core, open_core
 from fray_coordinator.jobs.submission import submit
-from fray_coordinator.protocol.scaling.listed import ListedMachine, ListedState
-from fray_coordinator.protocol.scaling.scope import ScalingScope
+from fray_coordinator.protocol.scaling.provisioning import ScalingScope
+from fray_coordinator.protocol.scaling.view import ListedMachine, ListedState
 from fray_coordinator.store.interface import ABSENT, ANY
 from fray_coordinator.store.metering import GCS_PRICES
-from fray_layouts.machine_keys import MachineKeys
-from fray_layouts.object_keys import AgentKeys, PoolKeys
+from fray_layouts.object_keys import AgentKeys, MachineKeys, PoolKeys
 from fray_layouts.records import (
     AgentPoolRecord,
     AgentRecord,

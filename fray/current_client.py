@@ -11,9 +11,8 @@ from typing import Any, TypeVar
 
 from fray.client.api import Client
 from fray.client.storage_client import StorageClient
-from fray.cluster.api import Cluster
+from fray.cluster.backends import backend_of
 from fray.cluster.current import environment_cluster, environment_root, open_cluster, storage_cluster
-from fray.cluster.iris.connection import is_iris
 from fray.cluster.storage import StorageCluster
 from fray.local_backend import client_of
 
@@ -51,7 +50,10 @@ def current_client() -> Client:
     cluster = environment_cluster()
     if isinstance(cluster, StorageCluster):
         return client_of(cluster)
-    return _client_on_iris(cluster) if is_iris(root) else _client_on_ray(cluster)
+    backend = backend_of(root)
+    assert backend is not None, f"{root} opened a {type(cluster).__name__}"
+    client: Client = backend.open_client(cluster)
+    return client
 
 
 @contextmanager
@@ -68,18 +70,6 @@ def set_current_client(client: C) -> Iterator[C]:
         yield client
     finally:
         _current.reset(token)
-
-
-def _client_on_iris(cluster: Cluster) -> Client:
-    from fray.iris_backend.client import FrayIrisClient  # imported late: few processes use Iris
-
-    return FrayIrisClient(cluster)
-
-
-def _client_on_ray(cluster: Cluster) -> Client:
-    from fray.ray_backend.client import RayClient  # imported late: few processes use Ray
-
-    return RayClient(cluster)
 
 
 def _local() -> StorageClient:

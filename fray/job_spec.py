@@ -23,13 +23,13 @@ from fray.types import (
     ResourceConfig,
     TpuConfig,
 )
-from fray_agents.pickling import OWN_PYTHON, pickled_by_value
 from fray_layouts.bounds import MAX_CALLABLE_NAME
 from fray_layouts.errors import InvalidInput
 from fray_layouts.spec import JobSpec, ResourceSpec, is_gang
 from fray_layouts.spec_parsing import parse_spec
 from fray_layouts.topology import get_tpu_topology
 from fray_layouts.units import format_bytes
+from fray_runtime.pickling import OWN_PYTHON, pickled_by_value
 
 log = logging.getLogger("fray")
 

@@ -16,20 +16,19 @@ from msgspec.structs import replace
 
 from fray import sync
 from fray.workspace.upload import StoredWorkspace, store_workspace
-from fray_agents.host.place import host_name
+from fray_agents.host.capacity import host_name
 from fray_agents.provisioning.prices import hourly_cost, similar_zone, unpriced
 from fray_coordinator.core import Core, open_core
-from fray_coordinator.jobs.machines import change_pool, read_machines, read_pools
-from fray_coordinator.protocol.scaling.scope import ScalingScope
+from fray_coordinator.jobs.pools import change_pool, read_machines, read_pools
+from fray_coordinator.protocol.scaling.provisioning import ScalingScope
 from fray_coordinator.store.opening import root_url
 from fray_layouts.errors import InvalidInput
-from fray_layouts.pool_file import WarmEnvironment
-from fray_layouts.pool_file_parsing import PoolToSet, parse_fray_file, parse_pool
+from fray_layouts.pool_file import PoolToSet, WarmEnvironment, parse_fray_file, parse_pool
 from fray_layouts.records import AgentPoolRecord, ProvisioningSpec, Resources
 from fray_layouts.spec import EnvironmentSpec
 from fray_layouts.spec_parsing import parse_spec
 from fray_layouts.states import MachineState
-from fray_layouts.wording import first_names
+from fray_layouts.units import first_names
 
 T = TypeVar("T")
 

@@ -9,10 +9,9 @@ import math
 import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, TypeVar, Unpack
+from typing import Literal, TypedDict, TypeVar, Unpack
 
 from fray.device_flops import known_flops
-from fray.resource_options import CpuOptions, GpuOptions, Size, TpuOptions
 from fray_layouts.errors import InvalidInput
 from fray_layouts.topology import get_tpu_topology
 from fray_layouts.units import parse_bytes
@@ -378,3 +377,41 @@ def _scaled(field: str, size: Size, factor: float) -> Size:
         return round(size * factor)
     number = size.rstrip(string.ascii_letters + " ")
     return f"{float(number) * factor:.9f}".rstrip("0").rstrip(".") + size.removeprefix(number)
+
+
+Size = int | str
+
+
+class PlacementOptions(TypedDict, total=False):
+    """Arguments that `with_cpu`, `with_gpu` and `with_tpu` pass on to `ResourceConfig`."""
+
+    disk: Size
+    preemptible: bool
+    regions: Sequence[str] | None
+    zone: str | None
+    target_cluster: str | None
+    image: str | None
+    container_profile: str | None
+    memory: Size | None
+    hard_cpu: bool
+    labels: Mapping[str, str] | None
+
+
+class GpuOptions(PlacementOptions, total=False):
+    """Arguments that `with_gpu` passes on to `ResourceConfig`."""
+
+    replicas: int | None
+    device_alternatives: Sequence[str] | None
+
+
+class CpuOptions(GpuOptions, total=False):
+    """Arguments that `with_cpu` passes on to `ResourceConfig`."""
+
+    count: int | None
+
+
+class TpuOptions(PlacementOptions, total=False):
+    """Arguments that `with_tpu` passes on to `ResourceConfig`. `replicas` is missing: the TPU's type determines it."""
+
+    cpu: float
+    ram: Size | None

@@ -1,8 +1,8 @@
-"""Runs coroutines for synchronous code in an event loop of a background thread. Any thread may wait for their results.
+"""Runs coroutines for synchronous code in an event loop of a background thread.
 
 User code is synchronous, or runs in an event loop of its own, as in notebooks. So the loop here is never the caller's.
 A forked child does not have the thread: it starts its own loop, and objects that were opened in the old loop are opened
-again (`fray_coordinator.per_loop`).
+again (`fray_coordinator.per_process`).
 """
 
 from __future__ import annotations
@@ -13,15 +13,38 @@ import logging
 import random
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import CancelledError, Future, wait
-from typing import Any, Generic, Protocol, TypeVar
+from types import TracebackType
+from typing import Any, Generic, Protocol, Self, TypeVar
 
-from fray_agents.threads import nobody_waits, run_event_loop, start_loop, start_thread
-from fray_coordinator.backoff import JITTER, STORE_PAUSES, backoff
+from fray_coordinator.clock import JITTER, STORE_PAUSES, backoff
 from fray_coordinator.errors import StoreError
 from fray_coordinator.per_process import PerProcess
 from fray_layouts.errors import Permanent
+from fray_runtime.threads import nobody_waits, run_event_loop, start_loop, start_thread
+
+
+class Block(ABC):
+    """An object that ends with its block. `async with` ends it in a thread, so other coroutines run on."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    @abstractmethod
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None: ...
+
+    async def __aenter__(self) -> Self:
+        return self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await in_thread(lambda: self.__exit__(kind, error, at))
+
 
 T = TypeVar("T")
 

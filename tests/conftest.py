@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 import pytest
 from hypothesis import HealthCheck, settings
 
-from fray_coordinator.queue import poison_isolation
+from fray_coordinator.queue import held_segment
 from tests.support import left_behind
 from tests.support.virtual import Cluster, VirtualLoop
 
@@ -47,7 +47,7 @@ def pytest_asyncio_loop_factories(
 @pytest.fixture(autouse=True)
 def _leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Nothing that a test began waits on in its process; items that it took and lost are out for itself only."""
-    monkeypatch.setattr(poison_isolation._of_this_process, "value", poison_isolation.PoisonIsolation())
+    monkeypatch.setattr(held_segment._of_this_process, "value", held_segment.PoisonIsolation())
     with left_behind.nothing_left(left_behind.waits), left_behind.ends_what_it_starts():
         yield
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from calls import AsyncSubject, Side, Subject
 
-from fray_agents.rpc import (
+from fray_rpc import (
     Channel,
     RpcKey,
     RpcServer,

@@ -16,7 +16,7 @@ from benchmarks.scale.storage import Storage, StoreConnection
 from fray_agents.agent import predecessors
 from fray_agents.agent.agent import Agent, AgentOptions
 from fray_agents.host import agent_lock
-from fray_agents.tasks.handle import StartTask, TaskHandle, TaskSpec
+from fray_agents.tasks.task_handle import StartTask, TaskHandle, TaskSpec
 from fray_coordinator.clock import RandomSource
 from fray_coordinator.core import Core, core_on
 from fray_coordinator.protocol.scheduling import entry_of

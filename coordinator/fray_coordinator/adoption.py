@@ -12,8 +12,7 @@ from fray_coordinator.concurrency import map_concurrently
 from fray_coordinator.core import Core
 from fray_coordinator.protocol import cluster_identity
 from fray_layouts.errors import InvalidInput
-from fray_layouts.machine_keys import MachineKeys
-from fray_layouts.object_keys import CLUSTER_KEY, AgentKeys, CoordinatorKeys, EndpointKey
+from fray_layouts.object_keys import CLUSTER_KEY, AgentKeys, CoordinatorKeys, EndpointKey, MachineKeys
 from fray_layouts.records import ClusterSettings
 
 LEFT_BEHIND = (AgentKeys.area, EndpointKey.area, MachineKeys.area, CoordinatorKeys.area)

@@ -34,7 +34,7 @@ from msgspec.structs import replace
 from fray import Entrypoint, JobId, JobRequest, JobStatus, ResourceConfig, StorageCluster, sync
 from fray.machine_pools import set_pool
 from fray_coordinator.core import LOCAL_SETTINGS, open_core
-from fray_coordinator.jobs.machines import read_machines
+from fray_coordinator.jobs.pools import read_machines
 from fray_layouts.records import MachineRecord
 
 POOL, MOST = "machines", 4

@@ -5,8 +5,8 @@ counter.add(1)                        # call and wait
 future = counter.add.remote(1)        # call; future.result() waits
 for item in counter.count.stream():   # what a generator yields, as it comes
 
-Clients create actors through `create`. Reading order: `create`, `hosting` (the actor's process), `handle`,
-`storage_handle` and `caller` (the caller's side), `group` and `storage_group`, `named`, `checkpointing`.
+Clients create actors through `create`, which also hosts them in the actor's process, with `checkpointing`. Callers have
+a `handle` (in storage: `storage_actors`), whose calls go through `caller`; `group` and `named` find further actors.
 """
 
 from fray.lazy_exports import attach_stub

@@ -1,4 +1,4 @@
-from fray.actor.config import idempotent as idempotent
+from fray.actor.create import HostedActor as HostedActor, idempotent as idempotent
 from fray.actor.current import (
     ActorContext as ActorContext,
     CurrentActor as CurrentActor,
@@ -6,7 +6,6 @@ from fray.actor.current import (
 )
 from fray.actor.group import ActorGroup as ActorGroup
 from fray.actor.handle import ActorHandle as ActorHandle, method as method, typed as typed
-from fray.actor.hosting import HostedActor as HostedActor
 from fray.errors import ActorUnavailableError as ActorUnavailableError, CallInterrupted as CallInterrupted
 from fray.rpc.calling import ActorMethod as ActorMethod
 from fray.rpc.future import ActorFuture as ActorFuture

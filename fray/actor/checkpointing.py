@@ -5,7 +5,7 @@
 asks again, and the next process, which has restored that state, applies the call a second time.
 **Why this cannot happen.** A checkpoint holds the outcomes of all calls that its state has seen, the next process
 answers those without running them, and nothing is written while a call runs. That no earlier process goes on writing or
-answering is the subject of `fray_coordinator.protocol.checkpoints`.
+answering is the subject of `fray_coordinator.protocol.naming`.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from fray.actor.current import CurrentActor
 from fray.sync import persist_in_thread
 from fray.types import CheckpointConfig
-from fray_agents.pickling import pickled_by_value
-from fray_agents.rpc import CallId
-from fray_agents.threads import start_thread
 from fray_coordinator.actors.checkpoints import CheckpointLog, open_log
+from fray_rpc import CallId
+from fray_runtime.pickling import pickled_by_value
+from fray_runtime.threads import start_thread
 
 if TYPE_CHECKING:
     from fray.cluster.current_job import CurrentJob
@@ -39,7 +39,7 @@ oldest are dropped first."""
 
 
 class CheckpointJournal:
-    """The `fray_agents.rpc.Journal` of a durable actor. `restore` creates it; one call runs at a time."""
+    """The `fray_rpc.Journal` of a durable actor. `restore` creates it; one call runs at a time."""
 
     def __init__(
         self,

@@ -1,20 +1,24 @@
-"""The interface of a group of actors that were created together, on any backend."""
+"""Groups of actors that were created together: the interface on any backend, and groups that a thread polls."""
 
 from __future__ import annotations
 
+import time
 from abc import abstractmethod
 from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from fray import sync
 from fray.actor.handle import ActorHandle
-from fray.block import Block
 from fray.display import Shown
 from fray.errors import InvalidInput
+from fray.sync import Block
 from fray.types import JobId, JobStatus
+from fray.wait_line import wait_with_progress
 
 if TYPE_CHECKING:
     from fray.cluster.job_handle import JobHandle
+
 
 T = TypeVar("T")
 
@@ -135,3 +139,35 @@ class ActorGroup(Shown, Block, Generic[T]):
 
     def __repr__(self) -> str:
         return f"ActorGroup({self._name!r}, {len(self._handles)} actors)"
+
+
+class PolledActorGroup(ActorGroup[T]):
+    """A group that waits by polling: on Ray it polls the actors, on Iris the controller."""
+
+    @abstractmethod
+    def _gather(self, ready: set[int], wanted: int, until: float) -> bool:
+        """Add the actors that serve calls to `ready` until it has `wanted` of them. Returns whether that came in time.
+
+        Args:
+            until: the deadline, on the clock of `time.monotonic`.
+
+        Raises:
+            ActorUnavailableError: too many actors have ended for good.
+        """
+
+    def _wait_ready(self, wanted: int, timeout: float | None) -> list[int]:
+        ready: set[int] = set()
+
+        def progress() -> str:
+            return f"{len(ready)} of {wanted} actors of {self._name!r} serve calls"
+
+        if not wait_with_progress(
+            lambda within: self._gather(ready, wanted, time.monotonic() + within), timeout, progress
+        ):
+            raise TimeoutError(f"{progress()} after {timeout:g} s")
+        if wanted < len(self._handles):
+            ready.update(self._ready())  # so that the lowest numbers are returned, not the quickest to answer
+        return sorted(ready)[:wanted]
+
+    async def _wait_ready_async(self, wanted: int, timeout: float | None) -> list[int]:
+        return await sync.in_thread(lambda: self._wait_ready(wanted, timeout))

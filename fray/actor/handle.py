@@ -7,9 +7,9 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, cast
 
-from fray.block import Block
 from fray.display import Shown
 from fray.rpc.calling import ActorMethod, MethodCaller, checked_method
+from fray.sync import Block
 from fray.types import JobStatus
 
 T = TypeVar("T")

@@ -5,17 +5,17 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, TypeVar
 
-from fray.actor.address import ActorAddress
+from fray.actor.caller import ActorAddress
 from fray.actor.create import actor_namespace, actor_request, launch_named
 from fray.actor.handle import ActorHandle
-from fray.actor.storage_handle import StorageActorHandle
+from fray.actor.storage_actors import StorageActorHandle
 from fray.cluster.api import Cluster
 from fray.cluster.current import storage_cluster
 from fray.cluster.storage import StorageCluster
 from fray.errors import InvalidInput
 from fray.types import ActorConfig, JobRequest, JobStatus, ResourceConfig
 from fray_coordinator.actors import naming
-from fray_layouts.spec_checks import check_name
+from fray_layouts.spec_parsing import check_name
 
 __all__ = ["actor_status", "create_named_actor", "delete_actor", "find_named_actor"]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fray.sync import LoopThread
-from fray_agents.rpc.errors import RemoteError
+from fray_rpc.errors import RemoteError
 
 
 def returned(instance: object, method: str, args: Sequence[Any], kwargs: Mapping[str, Any], loop: LoopThread) -> Any:

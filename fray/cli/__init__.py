@@ -1,7 +1,7 @@
 """The command line, `fray`: text for people, and with --json for scripts.
 
 `app` has what all commands share. `root_command` finds the module of a command in `commands/` and prints errors in one
-line. `output` prints. `job_view`, `log_lines` and `cost_model` format jobs, logs and costs. Modules import the rest of
+line. `output` prints, log lines too. `job_view` and `cost_model` format jobs and costs. Modules import the rest of
 Fray inside functions, so that `fray --help` is fast.
 """
 

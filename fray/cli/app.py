@@ -1,9 +1,12 @@
-"""What all commands share: --root, --json, --debug, and opening the cluster."""
+"""What all commands share: --root, --json, --debug, opening the cluster, and the log of an agent on stderr."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
+import json
+import logging
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -11,9 +14,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from fray.cli import output
+from fray_layouts.escaping import escaped, escaped_json
 
 if TYPE_CHECKING:
     from fray_coordinator.core import Core
+
 
 T = TypeVar("T")
 DEBUG_KEY = "fray.debug"
@@ -24,7 +29,7 @@ class VariableOption(click.Option):
     """An option that a variable may give; click itself would take the variable's text literally."""
 
     def resolve_envvar_value(self, ctx: click.Context) -> str | None:
-        from fray_coordinator.variables import read_variable
+        from fray_runtime.variables import read_variable
 
         return read_variable(str(self.envvar)) or None
 
@@ -77,10 +82,9 @@ class App:
 
 
 def _refuse_other_schedulers(root: str) -> None:
-    from fray.cluster.iris.connection import is_iris
-    from fray.cluster.ray.connection import is_ray
+    from fray.cluster.backends import backend_of
 
-    if is_ray(root) or is_iris(root):
+    if backend_of(root) is not None:
         raise click.UsageError(
             f"commands need a cluster in storage, and {root} is not one; submit to it from Python with "
             "current_client(), or give --root ROOT; agents of that cluster can run as jobs there"
@@ -89,7 +93,7 @@ def _refuse_other_schedulers(root: str) -> None:
 
 def _warn_of_full_disk(root: str) -> None:
     """Warn on stderr if the root's disk is full: then records cannot change, and jobs that have ended look running."""
-    from fray_coordinator.store.disk_room import FULL_REMEDY, lack_of_room
+    from fray_coordinator.store.file_tree import FULL_REMEDY, lack_of_room
     from fray_coordinator.store.opening import folder_of_root
 
     folder = folder_of_root(root)
@@ -137,3 +141,38 @@ _OPTIONS = [
     click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts."),
     click.option("--debug", is_flag=True, help="Show the traceback of an error."),
 ]
+
+
+FORMATS = ("text", "json")
+
+
+class _TextFormatter(logging.Formatter):
+    """One line for each record, with the time in UTC; a traceback follows on lines of its own."""
+
+    converter = staticmethod(time.gmtime)
+    default_time_format = "%Y-%m-%dT%H:%M:%S"
+    default_msec_format = "%s.%03dZ"
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(message)s")
+
+    def format(self, record: logging.LogRecord) -> str:
+        return escaped(super().format(record))
+
+
+class _JsonFormatter(_TextFormatter):
+    """One JSON object for each record: `time`, `level`, `message`, and `traceback` where there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = {"time": self.formatTime(record), "level": record.levelname, "message": record.getMessage()}
+        if record.exc_info:
+            fields["traceback"] = self.formatException(record.exc_info)
+        return escaped_json(json.dumps(fields, ensure_ascii=False))
+
+
+def log_to_stderr(form: str) -> None:
+    """Log to stderr in one of `FORMATS`; other libraries log only warnings."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(_JsonFormatter() if form == "json" else _TextFormatter())
+    logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
+    logging.getLogger("fray").setLevel(logging.INFO)

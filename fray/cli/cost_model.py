@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass
 
 from fray_agents.agent.claimer import IDLE_POLL, REMOTE_POLL_BACKOFF
 from fray_agents.agent.reconciler_loop import QUIET_POLLS
-from fray_coordinator.protocol.reconciler_lease import QUIET_INTERVALS
-from fray_coordinator.protocol.scaling.costs import billed_now, cost_so_far
+from fray_coordinator.protocol.role_lease import QUIET_INTERVALS
+from fray_coordinator.protocol.scaling.shares import billed_now, cost_so_far
 from fray_coordinator.store.metering import GCS_PRICES, RequestCounts
 from fray_layouts.records import AgentRecord, ClusterSettings, MachineRecord
 from fray_layouts.states import MachineState

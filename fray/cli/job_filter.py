@@ -86,7 +86,7 @@ class JobFilter:
                 a state.
             limit: find only the last so many that were submitted.
         """
-        from fray.cli.gang_view import as_one
+        from fray.cli.job_view import as_one
         from fray_coordinator.jobs.lookup import active_jobs, all_jobs, last_jobs, live_agents, read_agents
 
         stored = await read_agents(core, problems)

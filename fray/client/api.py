@@ -11,9 +11,9 @@ from fray.errors import ActorNotFoundError, InvalidInput
 from fray.types import ActorConfig, EnvironmentConfig, JobRequest, ResourceConfig
 
 if TYPE_CHECKING:
+    from fray.actor.create import HostedActor
     from fray.actor.group import ActorGroup
     from fray.actor.handle import ActorHandle
-    from fray.actor.hosting import HostedActor
 
 T = TypeVar("T")
 

@@ -15,12 +15,12 @@ from fray.types import ActorConfig, JobId, JobRequest
 from fray_coordinator.actors import naming
 from fray_coordinator.core import Core
 from fray_layouts import object_keys
-from fray_layouts.spec_checks import check_name, check_namespace
+from fray_layouts.spec_parsing import check_name, check_namespace
 
 if TYPE_CHECKING:
+    from fray.actor.create import HostedActor
     from fray.actor.group import ActorGroup
     from fray.actor.handle import ActorHandle
-    from fray.actor.hosting import HostedActor
 
 T = TypeVar("T")
 
@@ -61,7 +61,7 @@ class StorageClient(Client):
     def host_actor(
         self, actor_class: type[T], *args: Any, name: str, actor_config: ActorConfig | None = None, **kwargs: Any
     ) -> HostedActor[T]:
-        from fray.actor.hosting import host_actor
+        from fray.actor.create import host_actor
 
         return host_actor(self._cluster, actor_class, args, kwargs, name, actor_config)
 

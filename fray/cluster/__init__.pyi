@@ -1,3 +1,4 @@
+from fray.backends.ray.submission_api import RayCluster as RayCluster
 from fray.cluster.api import Cluster as Cluster
 from fray.cluster.current import (
     create_cluster as create_cluster,
@@ -6,9 +7,8 @@ from fray.cluster.current import (
     set_current_cluster as set_current_cluster,
     storage_cluster as storage_cluster,
 )
+from fray.cluster.current_job import Replica as Replica, current_replica as current_replica
 from fray.cluster.local_cluster import LocalCluster as LocalCluster
-from fray.cluster.ray.submission import RayCluster as RayCluster
-from fray.cluster.replica import Replica as Replica, current_replica as current_replica
 from fray.cluster.storage import StorageCluster as StorageCluster
 from fray.errors import JobFailed as JobFailed, NoResult as NoResult
 from fray.rpc.resolver import (

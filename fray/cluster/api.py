@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, overload
 
 from fray.cluster.arguments import checked_ids
 from fray.cluster.current_job import current_job_on
+from fray.cluster.log_printer import ReplicaLines
 from fray.cluster.placing import PlacingCluster
-from fray.cluster.replica_lines import ReplicaLines
 from fray.items import Items
 from fray.types import JobId, JobInfo, JobRequest, Namespace
 from fray_coordinator.jobs.logs import LogLine
@@ -21,7 +21,7 @@ from fray_layouts.object_keys import JobIds
 from fray_layouts.records import ResourceUsage
 
 if TYPE_CHECKING:
-    from fray.cluster.actors import Metadata
+    from fray.cluster.actor_metadata import Metadata
 
 
 class Cluster(PlacingCluster, Protocol):

@@ -1,11 +1,13 @@
-"""Checks of the arguments of a cluster's methods: requests and job ids. The errors say what to give instead."""
+"""Checks of what a cluster's methods are given; the errors say what to give instead, or which backend supports it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from fray.types import BinaryEntrypoint, CallableEntrypoint, JobRequest
 from fray_layouts.errors import InvalidInput
+from fray_layouts.spec import JobSpec
 
 
 def checked_request(given: object, field: str = "request") -> JobRequest:
@@ -55,3 +57,33 @@ def checked_ids(given: object) -> list[str]:
     if isinstance(given, str) or not isinstance(given, Iterable):
         return [checked_id(given)]
     return [checked_id(each, f"job_id[{number}]") for number, each in enumerate(given)]
+
+
+ONLY_IN_STORAGE = "only a cluster in storage supports it: use StorageClient(root), or leave it out"
+"""The remedy for fields that neither Ray nor Iris has a counterpart for."""
+
+
+def check_unsupported(
+    spec: JobSpec, job: Mapping[str, str], resources: Mapping[str, str], environment: Mapping[str, str]
+) -> None:
+    """Check that a spec uses no field that its backend does not support.
+
+    Args:
+        job, resources, environment: the unsupported fields of the spec and of these parts of it, each with its remedy.
+
+    Raises:
+        InvalidInput: one of the fields does not have its default value; the error has the remedy.
+    """
+    defaults = JobSpec(name=spec.name, entrypoint=spec.entrypoint)
+    for prefix, part, default, remedies in (
+        ("resources.", spec.resources, defaults.resources, resources),
+        ("environment.", spec.environment, defaults.environment, environment),
+        ("", spec, defaults, job),
+    ):
+        _check(prefix, part, default, remedies)
+
+
+def _check(prefix: str, part: Any, default: Any, remedies: Mapping[str, str]) -> None:
+    for name, remedy in remedies.items():
+        if (value := getattr(part, name)) != getattr(default, name):
+            raise InvalidInput(f"{prefix}{name}", value, remedy)

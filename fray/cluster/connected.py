@@ -13,21 +13,20 @@ from typing import TYPE_CHECKING, TypeVar
 from fray import sync
 from fray.cluster.api import Cluster
 from fray.cluster.current_job import current_job_on, current_user, made_up_namespace
-from fray.cluster.driver_output import DriverOutput
-from fray.cluster.scaling import WaitingScaler
+from fray.cluster.driver_log import DriverOutput
+from fray.cluster.waiting_scaler import WaitingScaler
 from fray.types import JobId, Namespace
-from fray_agents.tasks.current_task import task_environ
-from fray_agents.tasks.environment import PRIVATE_VAR
 from fray_coordinator.core import Core, open_core, open_known_core
-from fray_coordinator.per_loop import PerLoop
+from fray_coordinator.per_process import PerLoop
 from fray_coordinator.store.metering import RequestCounts
 from fray_coordinator.store.opening import root_url
-from fray_coordinator.variables import read_variable
 from fray_layouts.records import JobRecord
-from fray_layouts.spec_checks import check_namespace
+from fray_layouts.spec_parsing import check_namespace
+from fray_runtime.current_task import PRIVATE_VAR, task_environ
+from fray_runtime.variables import read_variable
 
 if TYPE_CHECKING:
-    from fray.cluster.actors import ClusterKeyring, Metadata
+    from fray.cluster.actor_metadata import ClusterKeyring, Metadata
     from fray_agents.agent.driver import Driver, HostedService
 
 T = TypeVar("T")
@@ -77,14 +76,14 @@ class ConnectedCluster(Cluster):
 
     @property
     def metadata(self) -> Metadata:
-        from fray.cluster.actors import Metadata  # imported late: programs without actors need none of it
+        from fray.cluster.actor_metadata import Metadata  # imported late: programs without actors need none of it
 
         return Metadata(self.run, self.namespace)
 
     @cached_property
     def keyring(self) -> ClusterKeyring:
         """The keys of the cluster, shared by all callers and servers of this object."""
-        from fray.cluster.actors import ClusterKeyring  # as above
+        from fray.cluster.actor_metadata import ClusterKeyring  # as above
 
         return ClusterKeyring(self.run)
 

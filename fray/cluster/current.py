@@ -5,14 +5,12 @@ import threading
 from contextvars import ContextVar
 
 from fray.cluster.api import Cluster
-from fray.cluster.iris.connection import AUTO as IRIS, in_iris_job, is_iris
-from fray.cluster.ray.connection import AUTO as RAY, is_ray
-from fray.cluster.ray.detection import runs_in_ray
-from fray.cluster.registry import local_clusters
+from fray.cluster.backends import backend_of, surrounding_root
+from fray.cluster.local_cluster import local_clusters
 from fray.cluster.storage import StorageCluster
-from fray_agents.tasks.current_task import task_environ
-from fray_coordinator.variables import read_variable
 from fray_layouts.errors import InvalidInput
+from fray_runtime.current_task import task_environ
+from fray_runtime.variables import read_variable
 
 _lock = threading.Lock()
 _clusters: dict[str, Cluster] = {}
@@ -60,7 +58,7 @@ def environment_root() -> str | None:
     """
     if named := read_variable("FRAY_CLUSTER_SPEC", task_environ()):
         return named
-    return IRIS if in_iris_job() else RAY if runs_in_ray() else None
+    return surrounding_root()
 
 
 def open_cluster(root: str) -> Cluster:
@@ -121,26 +119,8 @@ def opened_clusters() -> list[StorageCluster]:
 def _opened(root: str, kind: str, options: str) -> Cluster:
     if kind == "local":
         return _open_local(root, options)
-    if is_ray(root):
-        return _open_ray(root)
-    if is_iris(root):
-        from fray.cluster.iris.cluster import IrisCluster  # imported late: few processes use Iris
-
-        return IrisCluster(root)
-    return StorageCluster(root)
-
-
-def _open_ray(root: str) -> Cluster:
-    from fray.cluster.ray.jobs import RayJobs  # imported late: few processes use Ray
-    from fray.cluster.ray.submission import RayCluster
-
-    where, _, options = root.partition("?")
-    option, _, namespace = options.partition("=")
-    if option not in ("", "namespace"):
-        raise InvalidInput("root", root, "for a Ray, give 'ray:auto', 'ray:host:6379' or 'ray:auto?namespace=name'")
-    address = where.removeprefix("ray:")
-    cluster = RayCluster if address.startswith(("http://", "https://")) else RayJobs
-    return cluster(address if cluster is RayCluster else where, namespace or None)
+    backend = backend_of(root)
+    return StorageCluster(root) if backend is None else backend.open_cluster(root)
 
 
 def _open_local(root: str, options: str) -> StorageCluster:

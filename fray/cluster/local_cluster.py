@@ -1,4 +1,7 @@
-"""`LocalCluster`: a private cluster on a temporary directory, with an agent inside this process."""
+"""The private clusters that this process has created, so that code in their threads finds them and launches there.
+
+`LocalCluster`: a private cluster on a temporary directory, with an agent inside this process.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -23,21 +27,30 @@ from fray.cluster.arguments import checked_requests
 from fray.cluster.callable_references import CallableReferences, is_reference
 from fray.cluster.log_printer import LineEcho
 from fray.cluster.prestart import PRESTART_MODULES
-from fray.cluster.registry import local_clusters
 from fray.cluster.storage import StorageCluster
 from fray.types import JobId, JobRequest, ResourceConfig
 from fray_agents.agent.agent import Agent, AgentOptions, ExitReason
 from fray_agents.host.agent_lock import lock_folder
-from fray_agents.tasks.environment import PRIVATE_VAR
-from fray_agents.tasks.handle import TaskHandle, TaskSpec
 from fray_agents.tasks.prestart import Prestarter
+from fray_agents.tasks.task_handle import TaskHandle, TaskSpec
 from fray_agents.tasks.thread_task import ThreadTask
-from fray_coordinator.background import keep_running, start_task
+from fray_coordinator.concurrency import keep_running, start_task
 from fray_coordinator.core import LOCAL_SETTINGS, Core, open_core
 from fray_coordinator.jobs.lookup import jobs_by_id
 from fray_coordinator.protocol.transitions import is_terminal
 from fray_coordinator.store.file_objects import forgo_syncs
 from fray_layouts.records import JobRecord, Resources
+from fray_runtime.current_task import PRIVATE_VAR
+
+if TYPE_CHECKING:
+    from fray.cluster.storage import StorageCluster
+
+
+local_clusters: WeakValueDictionary[str, StorageCluster] = WeakValueDictionary()
+"""The open `LocalCluster`s by root. Empty in a forked child, because their agents run in the parent."""
+
+os.register_at_fork(after_in_child=local_clusters.clear)
+
 
 log = logging.getLogger("fray")
 

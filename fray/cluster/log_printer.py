@@ -1,5 +1,7 @@
 """Prints the output of jobs on this program's own streams: each line behind the id of its job, in the job's colour.
 
+A gang's lines also have the number of the replica that wrote them.
+
 A separate thread prints, so that a stopped or slow terminal delays nobody. Above all it must not delay the background
 loop, whose heartbeats keep the driver alive. If the terminal cannot keep up, lines are left out, and a line says so.
 """
@@ -10,17 +12,50 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import copy_context
+from dataclasses import replace
 from functools import partial
 from itertools import cycle, groupby
 from typing import TextIO
 
 from fray.wait_line import WaitLine, above_line, notebook
 from fray_agents.runner.task_log import STREAMS
-from fray_agents.threads import start_loop
+from fray_coordinator.jobs.logs import LogLine
 from fray_coordinator.per_process import PerProcess
-from fray_coordinator.variables import read_variable
+from fray_runtime.threads import start_loop
+from fray_runtime.variables import read_variable
+
+LONGEST_LINE = 64 * 1024
+"""Bytes of a line that are kept until it is complete, which bounds the memory. A longer line is shown as several."""
+
+
+class ReplicaLines:
+    """Joins the pieces of each replica's lines, because mixed pieces of several replicas could not be read."""
+
+    def __init__(self) -> None:
+        self._unfinished: dict[tuple[int, int, str], LogLine] = {}
+
+    def whole(self, lines: Iterable[LogLine]) -> Iterator[LogLine]:
+        """The lines that these pieces complete, each with its prefix."""
+        for line in lines:
+            place = line.attempt, line.replica, line.stream
+            before = self._unfinished.pop(place, None)
+            whole = line if before is None else replace(line, data=before.data + line.data)
+            if line.complete or len(whole.data) > LONGEST_LINE:
+                yield _prefixed(whole)
+            else:
+                self._unfinished[place] = whole
+
+    def rest(self) -> Iterator[LogLine]:
+        """The lines that are not complete yet."""
+        left, self._unfinished = self._unfinished, {}
+        return map(_prefixed, left.values())
+
+
+def _prefixed(line: LogLine) -> LogLine:
+    return replace(line, data=b"[%d] %s" % (line.replica, line.data), complete=True)
+
 
 log = logging.getLogger("fray")
 

@@ -21,7 +21,7 @@ from fray_layouts import codec
 from fray_layouts.errors import Malformed
 from fray_layouts.path_patterns import PathMatch
 from fray_layouts.records import JobRecord, LeftOut, OutputFile, OutputManifest
-from fray_layouts.wording import first_names
+from fray_layouts.units import first_names
 from fray_layouts.work_keys import WorkKeys
 
 PARTS_AHEAD = 4

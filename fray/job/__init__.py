@@ -4,8 +4,8 @@ ctx = create_job_ctx("threadpool", max_workers=8)
 futures = [ctx.run(tokenize, shard) for shard in shards]
 ready, pending = ctx.wait(futures, num_returns=1)
 
-Reading order: `job_context` (the interface), `in_process`, `cluster_context` (on a worker pool), `ray_context`,
-`create` (the choice between them).
+Reading order: `job_context` (the interface), `in_process`, `cluster_context` (on a worker pool), `contexts`
+(the choice between them).
 """
 
 from fray.lazy_exports import attach_stub

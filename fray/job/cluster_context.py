@@ -9,13 +9,13 @@ from typing import Any, TypeVar
 from fray import sync
 from fray.actor.handle import ActorHandle
 from fray.actor.named import create_requested_actor, delete_actor
-from fray.actor.storage_handle import cluster_at
+from fray.actor.storage_actors import cluster_at
 from fray.cluster.api import Cluster
 from fray.cluster.current import storage_cluster
 from fray.errors import FrayError
 from fray.futures import TaskFuture, result_of
 from fray.job.job_context import ProcessActorsContext, checked_workers, map_refs
-from fray.pool.objects import ObjectRef, fetch
+from fray.pool.pool_task import ObjectRef, fetch
 from fray.pool.worker_pool import WorkerPool
 from fray.types import JobRequest, ResourceConfig
 from fray_coordinator.per_process import PerProcess

@@ -14,6 +14,7 @@ from fray.types import JobRequest, JobStatus
 if TYPE_CHECKING:
     from fray.actor.handle import ActorHandle
 
+
 T = TypeVar("T")
 
 Lifetime = Literal["non_detached", "detached"]
@@ -159,3 +160,21 @@ def checked_workers(max_workers: int) -> int:
     if not isinstance(max_workers, int) or max_workers < 1:
         raise InvalidInput("max_workers", max_workers, "give a number from 1 on")
     return max_workers
+
+
+class SimpleActor:
+    """A counter. call_count: the number of calls of `increment`."""
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+        self.call_count = 0
+
+    def increment(self, amount: int = 1) -> int:
+        """Add `amount` to the value, and return it."""
+        self.call_count += 1
+        self.value += amount
+        return self.value
+
+    def get_value(self) -> int:
+        """The value."""
+        return self.value

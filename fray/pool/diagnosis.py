@@ -11,13 +11,12 @@ from fray.cluster.job_info import exit_reason, info_of, last_attempt
 from fray.cluster.storage import StorageCluster
 from fray.types import JobId
 from fray.wait_line import above_line
-from fray_coordinator.backoff import WARN_AFTER, backoff
+from fray_coordinator.clock import WARN_AFTER, backoff
 from fray_coordinator.core import Core
 from fray_coordinator.jobs.lookup import jobs_by_id, live_agents, read_jobs, refreshed_agents
-from fray_coordinator.jobs.poll_backoff import PollBackoff
-from fray_coordinator.jobs.why_in_reservation import reservations_around
+from fray_coordinator.jobs.waiting import PollBackoff
 from fray_coordinator.jobs.why_machines import machines_for
-from fray_coordinator.jobs.why_waiting import reasons_by_job
+from fray_coordinator.jobs.why_waiting import reasons_by_job, reservations_around
 from fray_coordinator.protocol.transitions import is_waiting
 from fray_layouts.records import JobRecord
 

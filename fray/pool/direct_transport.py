@@ -12,7 +12,7 @@ from fray.pool.transport import TaskCall, pool_progress
 from fray.pool.worker_supervisor import WorkerSupervisor
 from fray.types import EnvironmentConfig, ResourceConfig
 from fray.wait_line import wait_with_progress
-from fray_agents.threads import start_thread
+from fray_runtime.threads import start_thread
 
 MAX_DEATHS = 3
 """Workers that may die during one task before the task is given up. One may die of another cause, but hardly three."""

@@ -12,13 +12,13 @@ from fray.pool.dispatcher import PoolClosed
 from fray.pool.future_table import FutureTable
 from fray.pool.worker_jobs import WorkerJobs
 from fray.queue.file_queue import FileQueue
-from fray_agents.threads import start_loop
+from fray_coordinator import worker_pools
 from fray_coordinator.core import Core
 from fray_coordinator.errors import StoreError
-from fray_coordinator.jobs.poll_backoff import PollBackoff
-from fray_coordinator.pool import task_outcomes, worker_pools
-from fray_layouts.pool_records import OutcomeKind, TaskOutcome
+from fray_coordinator.jobs.waiting import PollBackoff
 from fray_layouts.queue_keys import TaskKeys
+from fray_layouts.queue_records import OutcomeKind, TaskOutcome
+from fray_runtime.threads import start_loop
 
 log = logging.getLogger("fray")
 
@@ -58,7 +58,7 @@ class PoolMonitor:
         self._queue = queue
         self._table = table
         self._on_gone = on_gone
-        self._reader = task_outcomes.OutcomeReader(core, tasks)
+        self._reader = worker_pools.OutcomeReader(core, tasks)
         self._pace = PollBackoff(core)
         self._hopeless: JobFailed | None = None
         self._ended = False

@@ -1,8 +1,12 @@
-"""The task of a worker pool, a serialized function and arguments with their future, and the runner on the worker."""
+"""The task of a worker pool: a function and arguments with their future, shared objects, and the runner.
+
+An object that tasks share is stored once, under a hash of its content.
+"""
 
 import functools
 import hashlib
 import inspect
+import pickle
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -10,13 +14,43 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from fray.errors import InvalidInput
+from fray.cluster.current import open_cluster, storage_cluster
+from fray.errors import InvalidInput, Permanent
 from fray.futures import TaskFuture
-from fray_agents import users_main
-from fray_agents.pickling import modules_pickled_by_value, pickled_by_value
-from fray_agents.rpc import ClientCall
-from fray_agents.rpc.wire.messages import Request, packed_call
-from fray_agents.rpc.wire.serialization import pack, unpicklable_part
+from fray_rpc import ClientCall
+from fray_rpc.wire.messages import Request, packed_call
+from fray_rpc.wire.serialization import pack, unpicklable_part
+from fray_runtime import users_main
+from fray_runtime.pickling import modules_pickled_by_value, pickled_by_value
+
+_CACHED_OBJECTS = 4
+"""Objects whose bytes a process keeps for its next tasks: enough for a few stages, without filling the memory."""
+
+
+class ObjectGone(Permanent, LookupError):
+    """The object is no longer in storage, because its pool was shut down: put it into another pool."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectRef:
+    """A reference to an object in storage. Any process that can read the root can fetch the object."""
+
+    root: str
+    key: str
+
+
+def fetch(value: Any) -> Any:
+    """Return a new copy of a reference's object; any other value is returned unchanged. Raises ObjectGone."""
+    return pickle.loads(_read(value)) if isinstance(value, ObjectRef) else value
+
+
+@functools.lru_cache(maxsize=_CACHED_OBJECTS)
+def _read(ref: ObjectRef) -> bytes:
+    found = storage_cluster(open_cluster(ref.root)).run(lambda core: core.store.get(ref.key))
+    if found is None:
+        raise ObjectGone(f"{ref.key}: {ObjectGone.__doc__}")
+    return found.data
+
 
 LARGE_FUNCTION_BYTES = 64 * 1024
 """Bytes above which a pickled function is sent to each worker once, and not with every task. A closure that captures no

@@ -17,24 +17,23 @@ from typing import Any
 from fray.cluster.current import storage_cluster
 from fray.cluster.storage import StorageCluster
 from fray.errors import Permanent
-from fray.pool.objects import fetch
-from fray.pool.pool_task import pickled
+from fray.pool.pool_task import fetch, pickled
 from fray.queue.async_queue import RENEWAL_SHARE
 from fray.queue.engine import UnknownLease
 from fray.queue.file_queue import FileQueue
 from fray.queue.lease import Lease
-from fray.rpc.server import EXIT_TERMINATED
+from fray.rpc.actor_server import EXIT_TERMINATED
 from fray.sync import persist_in_thread
-from fray_agents import users_main
-from fray_agents.rpc.wire.serialization import pack_error
-from fray_agents.tasks.current_task import on_stop, task_environ
-from fray_agents.threads import start_loop
+from fray_coordinator import worker_pools
 from fray_coordinator.core import Core
 from fray_coordinator.errors import StoreError
-from fray_coordinator.pool import task_outcomes, worker_pools
-from fray_coordinator.queue.errors import QueueNotFound
-from fray_layouts.pool_records import OutcomeKind, TaskOutcome
+from fray_coordinator.queue.delivery import QueueNotFound
 from fray_layouts.queue_keys import TaskKeys
+from fray_layouts.queue_records import OutcomeKind, TaskOutcome
+from fray_rpc.wire.serialization import pack_error
+from fray_runtime import users_main
+from fray_runtime.current_task import on_stop, task_environ
+from fray_runtime.threads import start_loop
 
 log = logging.getLogger("fray")
 
@@ -203,7 +202,7 @@ class QueueWorker:
                 written, self._written, self._bytes = self._written, [], 0
                 finished, self._finished = self._finished, []
             if written:
-                write = functools.partial(task_outcomes.write_outcomes, tasks=self._tasks, outcomes=written)
+                write = functools.partial(worker_pools.write_outcomes, tasks=self._tasks, outcomes=written)
                 persist_in_thread(lambda: self._cluster.run(write), "outcomes of tasks")
             if finished:
                 persist_in_thread(lambda: self._call_done(finished), "outcomes of tasks")

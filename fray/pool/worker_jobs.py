@@ -12,10 +12,10 @@ from fray.errors import JobFailed
 from fray.pool.diagnosis import AbsenceWatch, explain_absence
 from fray.types import JobId, JobInfo, JobStatus
 from fray.wait_line import wait_with_progress
+from fray_coordinator import worker_pools
 from fray_coordinator.core import Core
 from fray_coordinator.jobs.lookup import jobs_by_id
-from fray_coordinator.jobs.poll_backoff import PollBackoff
-from fray_coordinator.pool import worker_pools
+from fray_coordinator.jobs.waiting import PollBackoff
 from fray_layouts.queue_keys import TaskKeys
 
 _MAX_AGE = 2.0

@@ -10,7 +10,6 @@ from types import TracebackType
 from typing import Any, Literal, ParamSpec, Self, TypeVar
 
 from fray import sync
-from fray.block import Block
 from fray.cluster.api import Cluster
 from fray.cluster.current import storage_cluster
 from fray.cluster.storage import StorageCluster
@@ -18,20 +17,20 @@ from fray.display import Shown, ShownTable
 from fray.errors import InvalidInput
 from fray.futures import TaskFuture
 from fray.job_spec import gang_size
-from fray.pool.completed import CompletedFutures
 from fray.pool.direct_transport import DirectTransport
 from fray.pool.dispatcher import PoolClosed
-from fray.pool.objects import ObjectRef
-from fray.pool.pool_task import packed_function
+from fray.pool.future_table import CompletedFutures
+from fray.pool.pool_task import ObjectRef, packed_function
 from fray.pool.queue_transport import QueueTransport
 from fray.pool.transport import SPARE_SECONDS, PoolSize, TaskCall, Transport
+from fray.sync import Block
 from fray.types import EnvironmentConfig, ResourceConfig
 from fray.wait_line import wait_with_progress
-from fray_agents.threads import start_thread
 from fray_coordinator.errors import StoreError
-from fray_layouts.pool_records import key_and_run
 from fray_layouts.queue_keys import QUEUE_NAME
-from fray_layouts.spec_checks import check_name
+from fray_layouts.queue_records import key_and_run
+from fray_layouts.spec_parsing import check_name
+from fray_runtime.threads import start_thread
 
 F = TypeVar("F", bound=Future[Any])
 P = ParamSpec("P")

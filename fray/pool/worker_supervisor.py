@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 
 from fray.actor.create import actor_request, create_actors
-from fray.cluster.actors import ActorEndpoint
+from fray.cluster.actor_metadata import ActorEndpoint
 from fray.cluster.job_info import exit_reason
 from fray.cluster.storage import StorageCluster
 from fray.pool.diagnosis import AbsenceWatch, explain_absence, worker_exit
@@ -20,13 +20,13 @@ from fray.pool.dispatcher import Dispatcher, TaskDone, WorkerDied
 from fray.pool.pool_task import PoolTask, TaskRunner
 from fray.rpc.resolver import ClusterResolver
 from fray.types import ActorConfig, EnvironmentConfig, JobId, ResourceConfig
-from fray_agents.rpc import Channel, ClientCall
-from fray_agents.rpc.errors import LOST_ERRORS, is_lost
-from fray_agents.threads import start_thread
-from fray_coordinator.backoff import backoff
+from fray_coordinator.clock import backoff
 from fray_coordinator.errors import ParentNotRunning, StoreError
 from fray_coordinator.jobs.lookup import jobs_by_id
 from fray_layouts.records import JobRecord
+from fray_rpc import Channel, ClientCall
+from fray_rpc.errors import LOST_ERRORS, is_lost
+from fray_runtime.threads import start_thread
 
 log = logging.getLogger("fray")
 

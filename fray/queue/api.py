@@ -13,11 +13,10 @@ from typing import Generic, Self
 
 from fray import sync
 from fray.display import Shown, ShownTable
-from fray.queue import codec
 from fray.queue.async_queue import AsyncQueue, DeadLetter, Leases, T, checked_wait, leased, noted
-from fray.queue.engine import Counts, QueueEngine, Unreadable
+from fray.queue.engine import ENCODINGS, Counts, QueueEngine, Unreadable, encode
 from fray.queue.lease import Lease
-from fray_coordinator.per_loop import PerLoop
+from fray_coordinator.per_process import PerLoop
 from fray_layouts.errors import InvalidInput
 
 
@@ -32,8 +31,8 @@ class Queue(Shown, Generic[T]):
     """
 
     def __init__(self, engine: PerLoop[QueueEngine], encoding: str = "pickle") -> None:
-        if encoding not in codec.ENCODINGS:
-            raise InvalidInput("encoding", encoding, f"use one of {', '.join(codec.ENCODINGS)}")
+        if encoding not in ENCODINGS:
+            raise InvalidInput("encoding", encoding, f"use one of {', '.join(ENCODINGS)}")
         self._engine = engine
         self._encoding = encoding
 
@@ -59,7 +58,7 @@ class Queue(Shown, Generic[T]):
         engine = self._engine.opened()
         if engine is None:
             sync.run_unsuspended(self._blocking.push(item))
-        elif (rest := engine.push_now(codec.encode([item], self._encoding)[0])) is not None:
+        elif (rest := engine.push_now(encode([item], self._encoding)[0])) is not None:
             sync.run(rest)
 
     def push_many(self, items: Iterable[T], batch: int | None = None) -> None:

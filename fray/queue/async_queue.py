@@ -16,11 +16,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from fray import sync
-from fray.queue import codec
-from fray.queue.engine import Counts, Delivery, Peeked, QueueEngine, UnknownLease, Unreadable
+from fray.queue.engine import Counts, Delivery, Peeked, QueueEngine, UnknownLease, Unreadable, decode, encode
 from fray.queue.lease import Lease, LeaseOwner
 from fray_coordinator.errors import StoreError
-from fray_coordinator.per_loop import PerLoop
+from fray_coordinator.per_process import PerLoop
 from fray_layouts.errors import InvalidInput
 
 R = TypeVar("R")
@@ -77,7 +76,7 @@ class AsyncQueue(Generic[T]):
         """`Queue.push_many`, as a coroutine."""
         if batch is not None:
             _check_count("batch", batch)
-        encoded = codec.encode(items, self._encoding)
+        encoded = encode(items, self._encoding)
         if encoded:
             await self._on(lambda engine: engine.push(encoded, batch))
 
@@ -85,7 +84,7 @@ class AsyncQueue(Generic[T]):
         """`Queue.peek`, as a coroutine."""
         found = await self._on(lambda engine: engine.peek(1))
         try:
-            item: T | None = codec.decode(found[0].item) if found else None
+            item: T | None = decode(found[0].item) if found else None
         except Unreadable as error:
             raise Unreadable(
                 f"the oldest item: {error}; import what it needs, or let pop make it a dead letter"
@@ -221,7 +220,7 @@ class AsyncQueue(Generic[T]):
 
 def leased(owner: LeaseOwner, taken: Delivery) -> Lease[Any]:
     """Make the lease of a delivery. Raises Unreadable if the item cannot be decoded."""
-    return Lease(codec.decode(taken.item), taken.id, taken.taken_at, taken.number, taken.deadline, owner)
+    return Lease(decode(taken.item), taken.id, taken.taken_at, taken.number, taken.deadline, owner)
 
 
 def noted(engine: QueueEngine | None, lease: Leases[Any]) -> bool:
@@ -270,6 +269,6 @@ def _note_end(leases: Iterable[Lease[Any]]) -> None:
 def _dead_letter(peeked: Peeked) -> DeadLetter:
     reason, deliveries = (peeked.origin.reason, peeked.origin.deliveries) if peeked.origin else ("", 0)
     try:
-        return DeadLetter(codec.decode(peeked.item), reason, deliveries)
+        return DeadLetter(decode(peeked.item), reason, deliveries)
     except Unreadable:
         return DeadLetter(None, reason, deliveries)

@@ -13,27 +13,27 @@ from fray import sync
 from fray.queue.api import Queue
 from fray.queue.async_queue import T
 from fray.queue.engine import Counts, Delivery, EncodedItem, Peeked
-from fray_agents.tasks.current_task import task_environ
 from fray_coordinator.actors import naming
 from fray_coordinator.core import Core
-from fray_coordinator.per_loop import PerLoop
+from fray_coordinator.per_process import PerLoop
 from fray_coordinator.protocol import queue_lease as rules
 from fray_coordinator.queue import admin
 from fray_coordinator.queue.cancelling import NoteCancelled
 from fray_coordinator.queue.consumer import Consumer
 from fray_coordinator.queue.dead_letters import open_dead_letters
+from fray_coordinator.queue.delivery import QueueNotFound
 from fray_coordinator.queue.doorbell import QueueDoorbell
-from fray_coordinator.queue.errors import QueueNotFound
 from fray_coordinator.queue.handout import Handout
+from fray_coordinator.queue.held_segment import PoisonIsolation, isolation_of
 from fray_coordinator.queue.open_queue import OpenQueue, find_queue, open_queue, open_root
-from fray_coordinator.queue.poison_isolation import PoisonIsolation, isolation_of
 from fray_coordinator.queue.producer import Producer
 from fray_coordinator.store.opening import root_url
-from fray_coordinator.variables import read_variable
 from fray_layouts.errors import InvalidInput
 from fray_layouts.queue_keys import ItemPlace, QueueKeys, SegmentName
 from fray_layouts.queue_records import QueueRecord
-from fray_layouts.spec_checks import check_namespace
+from fray_layouts.spec_parsing import check_namespace
+from fray_runtime.current_task import task_environ
+from fray_runtime.variables import read_variable
 
 REDRIVE_BATCH = 100
 """Dead letters that are pushed again in one step. A crash in between pushes at most so many twice."""

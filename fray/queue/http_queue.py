@@ -21,11 +21,10 @@ from fray.queue.async_queue import T
 from fray.queue.engine import Counts, Delivery, EncodedItem, Peeked, QueueEngine
 from fray.queue.memory_queue import MemoryQueue
 from fray.rpc.future import until_done
-from fray_agents.rpc import Channel, NoSuchActor, RpcServer, Target, client_id, connect
-from fray_coordinator.per_loop import PerLoop
-from fray_coordinator.queue.delivery import take_or_return
-from fray_coordinator.queue.errors import QueueNotFound
+from fray_coordinator.per_process import PerLoop
+from fray_coordinator.queue.delivery import QueueNotFound, take_or_return
 from fray_layouts.queue_keys import QueueKeys
+from fray_rpc import Channel, NoSuchActor, RpcServer, Target, client_id, connect
 
 _NOT_SERVED = ("close", "push_now", "take_now", "done_now")
 """Methods of an engine that only its own process may call."""

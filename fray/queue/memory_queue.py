@@ -11,10 +11,10 @@ from fray.queue.api import Queue
 from fray.queue.async_queue import T
 from fray.queue.engine import Counts, Delivery, EncodedItem, Peeked
 from fray_coordinator.clock import Clock, RandomSource, SystemClock, system_random
-from fray_coordinator.per_loop import PerLoop
+from fray_coordinator.per_process import PerLoop
 from fray_coordinator.protocol import queue_lease as rules
-from fray_coordinator.queue.errors import UnknownLease
-from fray_coordinator.queue.poison_isolation import PoisonIsolation, isolation_of
+from fray_coordinator.queue.delivery import UnknownLease
+from fray_coordinator.queue.held_segment import PoisonIsolation, isolation_of
 from fray_layouts.queue_records import DeadLetterOrigin, QueueRecord
 
 POLL_INTERVAL = 0.005

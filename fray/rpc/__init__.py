@@ -7,8 +7,8 @@ server.serve()
 pool = ClusterResolver(current_cluster()).lookup("inference")
 answers = pool.call().predict(prompts)
 
-The transport is `fray_agents.rpc`. Actors with jobs of their own (`fray.actor`) are served and called through this
-package too. Reading order: `server`, `resolver`, `pool`, `calling`, `balancer`, `future`.
+The transport is `fray_rpc`. Actors with jobs of their own (`fray.actor`) are served and called through this
+package too. Reading order: `actor_server`, `resolver`, `pool`, `calling`, `balancer`, `future`.
 """
 
 from fray.lazy_exports import attach_stub

@@ -3,7 +3,7 @@
 A call goes straight to a connected actor. If there is none, or its connection was lost, another actor is looked for
 until the call was sent or must not be made again. Actors on Ray and Iris have callers of their own. A connection counts
 as lost only after its channel has tried to reach the same server for as long as that may live
-(`fray_agents.rpc.client.remote_channel`).
+(`fray_rpc.client.remote_channel`).
 
 Pools (`fray.rpc.pool`) and handles (`fray.actor.caller`) differ only in how they find an actor, and in which calls they
 may make twice.
@@ -20,14 +20,14 @@ from typing import Any, Generic, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from msgspec import structs
 
-from fray.cluster.actors import ActorEndpoint
+from fray.cluster.actor_metadata import ActorEndpoint
 from fray.errors import CallInterrupted
 from fray.items import Items, ThreadItems
 from fray.rpc.future import ActorFuture, RetryQueue, UnsentCall
-from fray_agents.rpc import CallId, Channel, ClientCall, ConnectionLost
-from fray_agents.rpc.errors import LOST_ERRORS, is_lost, may_have_started
-from fray_agents.rpc.wire.messages import NEW_CALL, Request, packed_call
-from fray_agents.rpc.wire.serialization import unpicklable_arguments
+from fray_rpc import CallId, Channel, ClientCall, ConnectionLost
+from fray_rpc.errors import LOST_ERRORS, is_lost, may_have_started
+from fray_rpc.wire.messages import NEW_CALL, Request, packed_call
+from fray_rpc.wire.serialization import unpicklable_arguments
 
 P = ParamSpec("P")
 R = TypeVar("R")

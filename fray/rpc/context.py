@@ -23,7 +23,7 @@ from fray.cluster.storage import StorageCluster
 from fray.rpc.pool import Resolver
 from fray.rpc.resolver import ClusterResolver
 from fray.types import JobId, Namespace
-from fray_agents.rpc.server.server import public_methods
+from fray_rpc.server.server import public_methods
 
 
 @dataclass(frozen=True)

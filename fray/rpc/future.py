@@ -19,8 +19,8 @@ from typing import Any, Protocol, TypeVar, cast
 from fray.futures import TaskFuture
 from fray.sync import running_future
 from fray.wait_line import Waiters
-from fray_agents.rpc.errors import LOST_ERRORS, is_lost
-from fray_agents.threads import start_loop
+from fray_rpc.errors import LOST_ERRORS, is_lost
+from fray_runtime.threads import start_loop
 
 T = TypeVar("T")
 

@@ -11,14 +11,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, Generic, TypeVar, cast
 
-from fray.cluster.actors import ActorEndpoint, ActorId
+from fray.cluster.actor_metadata import ActorEndpoint, ActorId
 from fray.errors import ActorNotFoundError, CallInterrupted
 from fray.rpc.balancer import Balancer
 from fray.rpc.calling import ActorCaller, ActorMethod, ReachedActor, RetryPolicy, checked_method
 from fray.rpc.future import until_done
 from fray.sync import in_thread
-from fray_agents.rpc import Channel, ClientCall
-from fray_agents.rpc.errors import LOST_ERRORS, is_lost
+from fray_rpc import Channel, ClientCall
+from fray_rpc.errors import LOST_ERRORS, is_lost
 
 T = TypeVar("T")
 

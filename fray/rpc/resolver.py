@@ -2,20 +2,40 @@
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
-from fray.cluster.actors import ActorEndpoint, ActorId
+from fray.cluster.actor_metadata import ActorEndpoint, ActorId
 from fray.cluster.api import Cluster
 from fray.cluster.current import open_cluster, opened_clusters, storage_cluster
 from fray.rpc.pool import Resolver
-from fray.rpc.running import running_servers, server_at
 from fray.types import JobId, Namespace
-from fray_agents.rpc import Channel, Keyring, Target, connect
-from fray_agents.rpc.errors import ConnectionLost, NotAuthentic
-from fray_coordinator.actors.discovery import EndpointLookup
+from fray_coordinator.actors.naming import EndpointLookup
 from fray_coordinator.core import Core
 from fray_layouts.errors import InvalidInput
-from fray_layouts.spec_checks import check_name
+from fray_layouts.records import EndpointRecord
+from fray_layouts.spec_parsing import check_name
+from fray_rpc import Channel, Keyring, Target, connect
+from fray_rpc.errors import ConnectionLost, NotAuthentic
+
+
+class RunningServer(Protocol):
+    """A running `ActorServer`."""
+
+    @property
+    def address(self) -> str: ...
+
+    @property
+    def keyring(self) -> Keyring: ...
+
+    @property
+    def records(self) -> Mapping[str, EndpointRecord]: ...
+
+
+running_servers: set[RunningServer] = set()
+
+
+def server_at(address: str) -> RunningServer | None:
+    return next((server for server in running_servers.copy() if server.address == address), None)
 
 
 class ClusterResolver(Resolver):

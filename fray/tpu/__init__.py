@@ -2,7 +2,7 @@
 
 devices = run_on_pod_resumable(train, "v5litepod-16", max_retries_failure=3)
 
-Reading order: `pods` (the functions), `flex` (the choice among several numbers of slices).
+`pods` has the functions, and the choice among several numbers of slices.
 """
 
 from fray.lazy_exports import attach_stub

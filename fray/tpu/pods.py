@@ -1,21 +1,92 @@
-"""Runs a function on every host of TPU slices, and returns the result of each host."""
+"""Runs a function on every host of TPU slices, and returns the result of each host.
+
+Among several acceptable numbers of slices it takes the largest that is available, and another when that changes.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from fray.cluster.api import Cluster
 from fray.cluster.current import current_cluster, storage_cluster
-from fray.cluster.ray.jobs import RayJobs
 from fray.errors import JobFailed
-from fray.tpu import flex
 from fray.types import Entrypoint, EnvironmentConfig, JobId, JobInfo, JobRequest, JobStatus, ResourceConfig
 from fray_coordinator.core import Core
 from fray_coordinator.jobs.lookup import live_agents, read_agents, read_job
+from fray_coordinator.protocol.placements.hosts import HostView, host_view, is_whole_slice, newest_workers
 from fray_layouts.errors import InvalidInput
+from fray_layouts.object_keys import ReservationKeys
+from fray_layouts.records import AgentRecord
+
+CHECK_INTERVAL = 10.0
+"""Seconds between two checks of the available slices. Each check reads every agent's record."""
+
+CHECKS_BEFORE_CHANGE = 3
+"""Checks in a row that must find the same better number before it is used: a lost slice may come back soon, and a
+restart costs minutes."""
+
+
+def best_count(counts: Iterable[int], available: int) -> int:
+    """The largest acceptable number that is available; the smallest acceptable number if none of them is."""
+    ordered = sorted(counts)
+    return max((count for count in ordered if count <= available), default=ordered[0])
+
+
+def available_slices(agents: Iterable[AgentRecord], tpu_type: str, job: str, pool: str = "default") -> int:
+    """The number of whole slices of a type that a job has or could have at once.
+
+    Args:
+        agents: the living agents.
+        job: the job's id. Slices that are held for it count as available.
+        pool: the job's pool; "~" and a reservation's id for the hosts of that reservation.
+    """
+    reservation = ReservationKeys.of_pool(pool)
+    known = {agent.id: agent for agent in agents if _is_in(agent, pool, reservation)}
+    hosts = (host_view(agent, {}) for agent in known.values())
+    slices = newest_workers(host for host in hosts if host.slice is not None and host.slice.type == tpu_type)
+
+    def is_free(host: HostView) -> bool:
+        agent = known[host.agent]
+        return host.willing and agent.holdings.keys() <= {job, reservation}
+
+    return sum(is_whole_slice(workers) and all(map(is_free, workers.values())) for workers in slices.values())
+
+
+def _is_in(agent: AgentRecord, pool: str, reservation: str) -> bool:
+    return reservation in agent.holdings if reservation else agent.pool == pool
+
+
+@dataclass(slots=True)
+class FlexChoice:
+    """Decides whether a job should be restarted with another number of slices.
+
+    Attributes:
+        counts: the acceptable numbers.
+        current: the number that the job has or waits for.
+    """
+
+    counts: Sequence[int]
+    current: int
+    _wanted: int = 0
+    _agreeing: int = 0
+
+    def update(self, available: int, runs: bool) -> int:
+        """Take the number of available slices. Returns the number to use: `current`, unless it should change.
+
+        Args:
+            runs: whether the job runs. Then fewer available slices are no reason for a change.
+        """
+        wanted = best_count(self.counts, available)
+        if wanted == self.current or (runs and wanted < self.current):
+            self._agreeing = 0
+            return self.current
+        self._agreeing = self._agreeing + 1 if wanted == self._wanted else 1
+        self._wanted = wanted
+        return wanted if self._agreeing >= CHECKS_BEFORE_CHANGE else self.current
+
 
 T = TypeVar("T")
 
@@ -159,12 +230,12 @@ def _run_fixed(cluster: Cluster, request: JobRequest) -> list[Any]:
 
 
 def _run_flex(cluster: Cluster, request: JobRequest, tpu_type: str, counts: Sequence[int]) -> list[Any]:
-    count = flex.best_count(counts, _available(cluster, tpu_type, ""))
+    count = best_count(counts, _available(cluster, tpu_type, ""))
     while True:
         resources = ResourceConfig.with_tpu(tpu_type, slice_count=count)
         job = cluster.launch(replace(request, resources=resources))
         try:
-            count = _until_other_count(cluster, job, tpu_type, flex.FlexChoice(counts, count))
+            count = _until_other_count(cluster, job, tpu_type, FlexChoice(counts, count))
         finally:
             cluster.terminate(job)  # in every case this job is over; if it has ended, this does nothing
         info = cluster.wait(job)
@@ -173,14 +244,14 @@ def _run_flex(cluster: Cluster, request: JobRequest, tpu_type: str, counts: Sequ
         request = _with_budget_left(request, info)
 
 
-def _until_other_count(cluster: Cluster, job: JobId, tpu_type: str, choice: flex.FlexChoice) -> int:
+def _until_other_count(cluster: Cluster, job: JobId, tpu_type: str, choice: FlexChoice) -> int:
     """Wait until the job has succeeded or should be restarted with another number of slices. Returns the number.
 
     Raises JobFailed if the job fails.
     """
     while True:
         try:
-            cluster.wait(job, raise_on_failure=True, timeout=flex.CHECK_INTERVAL)
+            cluster.wait(job, raise_on_failure=True, timeout=CHECK_INTERVAL)
         except TimeoutError:
             runs = cluster.poll(job).status is JobStatus.RUNNING
             if (count := choice.update(_available(cluster, tpu_type, job), runs)) != choice.current:
@@ -197,14 +268,21 @@ def _with_budget_left(request: JobRequest, spent: JobInfo) -> JobRequest:
     )
 
 
+@runtime_checkable
+class _CountsSlices(Protocol):
+    """A cluster without agents that knows itself how many slices a job could have."""
+
+    def available_slices(self, tpu_type: str, job: str) -> int: ...
+
+
 def _available(cluster: Cluster, tpu_type: str, job: str) -> int:
     """The number of slices that the job could have. Before there is a job (""), that of the default pool."""
-    if isinstance(cluster, RayJobs):
+    if isinstance(cluster, _CountsSlices):
         return cluster.available_slices(tpu_type, job)
 
     async def count(core: Core) -> int:
         pool = (await read_job(core, job)).record.spec.pool if job else "default"
         agents = await read_agents(core, problems={})
-        return flex.available_slices(live_agents(agents, core.now()), tpu_type, job, pool)
+        return available_slices(live_agents(agents, core.now()), tpu_type, job, pool)
 
     return storage_cluster(cluster).run(count)

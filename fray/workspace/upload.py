@@ -7,17 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
-from fray.workspace import stat_cache
-from fray.workspace.archive import Archive, check_size, packed
+from fray.workspace.archive import Archive, PackedFolder, check_size, packed, recall, remember
 from fray.workspace.projects import read_project
 from fray.workspace.selection import WorkspaceFile, workspace_files
-from fray.workspace.stat_cache import PackedFolder
 from fray_coordinator.core import Core
 from fray_coordinator.store.interface import ABSENT
 from fray_coordinator.store.store import Store
 from fray_layouts.object_keys import BlobKeys
 from fray_layouts.spec import WorkspaceSpec
-from fray_layouts.wording import files_text
+from fray_layouts.units import files_text
 
 _SHOWN_DIGITS = 12
 """Digits of a digest that are shown to people: enough to tell any two of their archives apart."""
@@ -54,7 +52,7 @@ async def store_workspace(core: Core, folder: Path) -> StoredWorkspace:
     """
     month_of, listed_at = core.now(), time.time()
     files = await asyncio.to_thread(workspace_files, folder)
-    known = await asyncio.to_thread(stat_cache.recall, folder, files)
+    known = await asyncio.to_thread(recall, folder, files)
     if known is not None and await _is_stored(core, BlobKeys.key(month_of, known.digest)):
         check_size(folder, files, known.size)
         return _described(folder, known, month_of, uploaded=False)
@@ -76,7 +74,7 @@ def _pack(folder: Path, files: Sequence[WorkspaceFile], listed_at: float) -> tup
         dependencies=project.dependencies,
         python=project.python,
     )
-    stat_cache.remember(folder, files, entry, listed_at)
+    remember(folder, files, entry, listed_at)
     return archive, entry
 
 

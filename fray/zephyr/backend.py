@@ -13,12 +13,11 @@ from fray.cluster.current import storage_cluster
 from fray.cluster.current_job import current_job
 from fray.pool.worker_pool import WorkerPool
 from fray.types import ResourceConfig
-from fray.zephyr.compat import Dataset, ListShard, ShardTask, TaskResult, compute_plan
-from fray.zephyr.plan import run_plan
+from fray.zephyr.plan import Dataset, ListShard, ShardTask, TaskResult, compute_plan, run_plan
 from fray.zephyr.stages import StageRunner, run_task
-from fray_agents.tasks.current_task import task_environ
 from fray_coordinator.clock import system_random
-from fray_coordinator.variables import read_variable
+from fray_runtime.current_task import task_environ
+from fray_runtime.variables import read_variable
 
 DEFAULT_NAMESPACE = "default"
 """Namespace of executions outside of jobs. It does not change from run to run, so that a name is found again."""

@@ -7,19 +7,43 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from fray.zephyr.compat import (
-    Join,
-    ListShard,
-    MemChunk,
-    PhysicalPlan,
-    PhysicalStage,
-    Scatter,
-    ShardTask,
-    StageType,
-    TaskResult,
-    new_task,
-)
+from zephyr.dataset import Dataset
+from zephyr.plan import Join, PhysicalPlan, PhysicalStage, Scatter, StageType, compute_plan
+from zephyr.runners import InlineRunner
+from zephyr.shuffle import ListShard, MemChunk
+
 from fray_layouts.errors import InvalidInput
+
+try:
+    from zephyr.stage_io import ShardTask, TaskResult, ZephyrTaskResources
+
+    _COST = {"cost": ZephyrTaskResources(cpu=1, memory=0)}
+except ImportError:  # before 0.2.2 tasks had no cost
+    from zephyr.execution import ShardTask, TaskResult
+
+    _COST = {}
+
+__all__ = [
+    "Dataset",
+    "InlineRunner",
+    "Join",
+    "ListShard",
+    "MemChunk",
+    "PhysicalPlan",
+    "PhysicalStage",
+    "Scatter",
+    "ShardTask",
+    "StageType",
+    "TaskResult",
+    "compute_plan",
+    "new_task",
+]
+
+
+def new_task(**fields: Any) -> ShardTask:
+    """Make a shard's task. fields: the fields that both releases have."""
+    return ShardTask(**fields, **_COST)
+
 
 RunStage = Callable[[str, str, list[ShardTask]], list[TaskResult]]
 """Runs a stage: (name, title, tasks) -> results in order. The name is unique in the plan, the title is for people."""

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from fray.errors import JobFailed, Permanent
 from fray.pool.dispatcher import TaskKillsWorkers
-from fray.pool.objects import ObjectRef, fetch
+from fray.pool.pool_task import ObjectRef, fetch
 from fray.pool.worker_pool import WorkerPool
-from fray.zephyr.compat import InlineRunner, ShardTask, TaskResult
+from fray.zephyr.plan import InlineRunner, ShardTask, TaskResult
 from fray_layouts.errors import InvalidInput
 
 log = logging.getLogger("fray")

@@ -1,7 +1,7 @@
 """The keys of everything under a root. Only this module and its siblings build keys or take them apart.
 
-`work_keys` has the keys of attempts, `index_keys` of index entries, `inbox_keys` of the inbox, `machine_keys` of
-machines, `queue_keys` of queues and worker pools.
+`work_keys` has the keys of attempts and of the inbox, `index_keys` of index entries, `queue_keys` of queues and worker
+pools.
 
 There is one class per area. `check_name` has checked every part that came from a person, so a part has no '/', no '~'
 and is never '..'. A root may hold foreign objects, so every `parse` accepts only keys that are built here and returns
@@ -22,6 +22,7 @@ from fray_layouts.key_encoding import (
     BASE32_DIGITS,
     ID_DIGEST_DIGITS,
     MAX_KEY_PART_BYTES,
+    NUMBER_PATTERN,
     RANDOM_DIGITS,
     TIME_DIGITS,
     decode_time,
@@ -34,7 +35,6 @@ from fray_layouts.key_encoding import (
     is_pool,
     stem_of,
 )
-from fray_layouts.machine_keys import MachineKeys
 from fray_layouts.records import AgentRecord, EndpointRecord, JobRecord, MachineRecord, Record, ReservationRecord
 
 CLUSTER_KEY = "cluster.json"
@@ -408,3 +408,44 @@ def keys_of(record: Record) -> tuple[str, ...]:
         case EndpointRecord():
             return (EndpointKey(record.namespace, record.name, record.actor_id).key(),)
     return ()
+
+
+_MACHINE_KEY = re.compile(r"machines/([^/]+)/([^/]+)\.json")
+_BOOT_LOG = re.compile(rf"machines/([^/]+)/([^/]+)/boot-{NUMBER_PATTERN}\.log")
+
+
+class MachineKeys:
+    """`machines/<pool>/<name>.json`, and beside it `machines/<pool>/<name>/boot-<host>.log`."""
+
+    area = "machines/"
+
+    @staticmethod
+    def fresh(now: float, token: str) -> str:
+        """A new name for a machine wanted at `now` (storage's clock); it is short because providers limit names."""
+        return f"m{encode_time(now)}{token[:RANDOM_DIGITS]}"
+
+    @staticmethod
+    def folder(pool: str) -> str:
+        """The prefix of the keys of a pool's machines."""
+        return f"machines/{pool}/"
+
+    @staticmethod
+    def key(pool: str, name: str) -> str:
+        return f"{MachineKeys.folder(pool)}{name}.json"
+
+    @staticmethod
+    def parse(key: str) -> tuple[str, str] | None:
+        """(pool, name) of a machine's key; None for any other key."""
+        found = _MACHINE_KEY.fullmatch(key)
+        return (found[1], found[2]) if found and is_name(found[1]) and is_id(found[2]) else None
+
+    @staticmethod
+    def boot_log(pool: str, name: str, host: int) -> str:
+        """The key of the output of a host that started but could not start its agent."""
+        return f"{MachineKeys.folder(pool)}{name}/boot-{host}.log"
+
+    @staticmethod
+    def is_boot_log(key: str) -> bool:
+        """Whether the key is one that `boot_log` builds."""
+        found = _BOOT_LOG.fullmatch(key)
+        return found is not None and is_name(found[1]) and is_id(found[2])

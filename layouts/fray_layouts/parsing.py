@@ -1,15 +1,26 @@
-"""Parses JSON text into plain values of bounded depth; any other input raises `Malformed`.
+"""Parses JSON text into plain values of bounded depth, and reads what a person wrote into structs.
 
-Every other reader of JSON under a root builds on this one. The depth is bounded here because the depth that Python can
-handle depends on the caller's stack: a value that one place could read, another could not compare or write.
+Text that is not such JSON raises `Malformed`. Every other reader of JSON under a root builds on this one. The depth is
+bounded here because the depth that Python can handle depends on the caller's stack: a value that one place could read,
+another could not compare or write.
+
+An error about what a person wrote names the field as written, and says what to write instead. The text of a field with
+an unknown name is never shown: it may be a secret that was put in the wrong place.
 """
 
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
 from itertools import accumulate
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
-from fray_layouts.errors import Malformed
+from fray_layouts.bounds import REMEDIES
+from fray_layouts.errors import InvalidInput, Malformed
+from fray_layouts.units import parse_bytes
 
 MAX_DEPTH = 100
 """Deepest nesting of arrays and objects in any JSON; far more than records need, far less than Python's stack
@@ -62,3 +73,116 @@ def _is_walked_deeper(value: Any, deepest: int) -> bool:
         inner = (part.values() if isinstance(part, dict) else part for part in level if isinstance(part, (dict, list)))
         level = [part for parts in inner for part in parts]
     return any(isinstance(part, (dict, list)) for part in level)
+
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+REDACTED = "..."
+"""Shown in place of possible secrets: text in a field of an unknown name, and anything in the environment."""
+SIZE_FIELDS = ("memory", "disk")
+"""Resources that people may write as text with a unit."""
+_MAX_COMPARED_CHARACTERS = 64
+"""Characters of an unknown field's name that are compared with the known names; bounds the work for a huge name."""
+
+
+def read_struct(raw: Mapping[str, Any], struct: type[S], top: str) -> S:
+    """Convert a mapping without unknown fields to a struct. Raises InvalidInput: a field is missing or has a bad value.
+
+    top: name of the whole, for errors that concern no single field.
+    """
+    try:
+        return msgspec.convert(raw, struct)
+    except msgspec.ValidationError as error:
+        raise _invalid_input(error, raw, top) from None
+
+
+def refuse_unknown(
+    raw: object, struct: type[msgspec.Struct], aliases: Mapping[str, Mapping[str, str]], path: str = ""
+) -> None:
+    """Raise InvalidInput if the mapping, or one nested in it, has a field that the struct does not know.
+
+    aliases: accepted other names of fields: by path of the mapping, the other name and Fray's own name.
+    """
+    if isinstance(raw, list):
+        for number, part in enumerate(raw):
+            refuse_unknown(part, struct, aliases, f"{path}[{number}]")
+    if not isinstance(raw, Mapping):
+        return
+    fields = {field.name: field for field in msgspec.structs.fields(struct)}
+    same = aliases.get(path, {})
+    for key, value in raw.items():
+        dotted = f"{path}.{key}" if path else str(key)
+        if key not in fields and key not in same:
+            near = difflib.get_close_matches(str(key)[:_MAX_COMPARED_CHARACTERS], [*fields, *same], n=1)
+            hint = f"did you mean {near[0]}" if near else f"the fields here are {', '.join(fields)}"
+            shown = value if isinstance(value, (int, float)) and path != "environment" else REDACTED
+            raise InvalidInput(dotted, shown, f"there is no such field; {hint}")
+        if part := _nested_struct(fields[same.get(str(key), str(key))].type):
+            refuse_unknown(value, part, aliases, dotted)
+
+
+def _nested_struct(annotation: Any) -> type[msgspec.Struct] | None:
+    """The struct in a field's type: the type itself, the items of its list, or one part of its union."""
+    if isinstance(annotation, type) and issubclass(annotation, msgspec.Struct):
+        return annotation
+    return next(filter(None, map(_nested_struct, getattr(annotation, "__args__", ()))), None)
+
+
+def with_sizes(path: str, amounts: Mapping[str, Any]) -> dict[str, Any]:
+    """The same amounts, with sizes given as text converted to bytes. Raises InvalidInput: a text is not a size."""
+    sizes = {
+        field: parse_bytes(f"{path}.{field}", size)
+        for field in SIZE_FIELDS
+        if isinstance(size := amounts.get(field), str)
+    }
+    return {**amounts, **sizes}
+
+
+_MISSING = re.compile(r"missing required field `(?P<field>[^`]+)`(?: - at `\$\.?(?P<path>[^`]*)`)?")
+_WRONG = re.compile(r"(?P<what>.*?)(?: - at `\$\.?(?P<path>[^`]*)`)?$", re.DOTALL)
+
+
+def _invalid_input(error: msgspec.ValidationError, raw: Mapping[str, Any], top: str) -> InvalidInput:
+    text = str(error)
+    if found := _MISSING.search(text):
+        path = ".".join(part for part in (found["path"], found["field"]) if part)
+        return InvalidInput(path, None, "the field is missing and has no default; add it")
+    found = _WRONG.match(text)
+    path = (found["path"] or top) if found else top
+    value: Any = raw
+    for part in re.findall(r"[^.\[\]]+", path):
+        value = value.get(part) if isinstance(value, Mapping) else value
+    if path.startswith("environment"):
+        value = REDACTED
+    return InvalidInput(path, value, _remedy(found["what"] if found else text))
+
+
+_PATTERN = "Expected `str` matching regex "
+_LENGTH = re.compile(r"Expected `str` of length <= (\d+)")
+_BOUND = re.compile(r"Expected `\w+` (<|<=|>|>=) (\S+)")
+_KIND = re.compile(r"Expected `([\w| ]+)`, got `\w+`")
+_KINDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "text, in quotes",
+    "bool": "true or false",
+    "array": "a list: [...]",
+    "object": "fields with their values",
+}
+"""Types in msgspec's errors, in the words that people use."""
+_SIDES = {"<": "below", "<=": "of at most", ">": "above", ">=": "of at least"}
+
+
+def _remedy(what: str) -> str:
+    """The remedy for an error of msgspec."""
+    if what.startswith(_PATTERN):
+        return next(words for pattern, words in REMEDIES.items() if what == f"{_PATTERN}{pattern!r}")
+    if found := _LENGTH.fullmatch(what):
+        return f"give at most {found[1]} characters"
+    if found := _BOUND.fullmatch(what):
+        return f"give a number {_SIDES[found[1]]} {float(found[2]):.15g}"
+    if (found := _KIND.fullmatch(what)) and (
+        wanted := [_KINDS[kind] for kind in found[1].split(" | ") if kind in _KINDS]
+    ):
+        return f"give {' or '.join(wanted)}"
+    return what[0].lower() + what[1:]

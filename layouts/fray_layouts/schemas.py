@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from fray_layouts import pool_file, pool_records, queue_records, records, spec, spec_parsing, struct_reading
+from fray_layouts import parsing, pool_file, queue_records, records, spec, spec_parsing
 
 SCHEMA_DIALECT = "https://json-schema.org/draft/2020-12/schema"
 SCHEMAS: dict[str, type[msgspec.Struct]] = {
@@ -36,7 +36,7 @@ SCHEMAS: dict[str, type[msgspec.Struct]] = {
     "pending-entry": records.PendingEntry,
     "placement-entry": records.PlacementEntry,
     "plan": records.PoolPlan,
-    "pool": pool_records.PoolRecord,
+    "pool": queue_records.PoolRecord,
     "queue": queue_records.QueueRecord,
     "queue-finished": queue_records.FinishedSegments,
     "queue-receipt": queue_records.Receipt,
@@ -53,8 +53,8 @@ SCHEMAS: dict[str, type[msgspec.Struct]] = {
 CLOSED_SCHEMAS = frozenset({"fray-file", "spec"})
 
 _SIZES = {
-    spec.ResourceSpec.__name__: struct_reading.SIZE_FIELDS,
-    pool_file.HostCapacity.__name__: struct_reading.SIZE_FIELDS,
+    spec.ResourceSpec.__name__: parsing.SIZE_FIELDS,
+    pool_file.HostCapacity.__name__: parsing.SIZE_FIELDS,
     spec.JobSpec.__name__: ("log_limit",),
 }
 """The fields in which people may write a size with a unit, by struct."""
@@ -64,7 +64,7 @@ _OTHER_NAMES = {spec.ResourceSpec.__name__: spec_parsing.ALIASES["resources"]}
 
 _STRUCTS = {
     name: kind
-    for module in (pool_file, pool_records, queue_records, records, spec)
+    for module in (pool_file, queue_records, queue_records, records, spec)
     for name, kind in vars(module).items()
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct)
 }

@@ -7,7 +7,7 @@ v6e type, it counts chips.
 from dataclasses import dataclass
 
 from fray_layouts.errors import InvalidInput
-from fray_layouts.wording import first_names
+from fray_layouts.units import first_names
 
 CHIPS_PER_VM = 4
 """Chips per virtual machine in a slice of several hosts, in every family; a slice of one host is one machine."""

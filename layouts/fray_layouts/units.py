@@ -1,6 +1,12 @@
-"""Sizes such as "512MiB" and durations such as "2h5m", as people write and read them."""
+"""Sizes and words for people: bytes are read and written with their units, and lists become text.
+
+Sizes such as "512MiB" and durations such as "2h5m", as people write and read them.
+
+Words for messages to people.
+"""
 
 import re
+from collections.abc import Sequence
 
 from fray_layouts.errors import InvalidInput
 
@@ -49,3 +55,19 @@ def format_duration(seconds: float) -> str:
         return f"{hours}h{minutes}m"
     days, hours = divmod(hours, 24)
     return f"{days}d{hours}h"
+
+
+def counted(count: float, noun: str) -> str:
+    """A number and its noun, in the singular for one: "1 job", "2 jobs", "0.5 cores"."""
+    return f"{count:.12g} {noun}{'s' * (count != 1)}"
+
+
+def files_text(count: int, size: int) -> str:
+    """The number of files and their total size in bytes: "3 files, 1.5 MB"."""
+    return f"{counted(count, 'file')}, {format_bytes(size)}"
+
+
+def first_names(names: Sequence[str], most: int) -> str:
+    """The first `most` names, separated by commas, and the number of the others: "a, b and 7 more"."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")

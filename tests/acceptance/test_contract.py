@@ -17,7 +17,7 @@ import pytest
 from fray.client import StorageClient
 from fray.cluster import StorageCluster
 from fray_coordinator.core import open_core
-from fray_coordinator.protocol.admission import record_of_drop
+from fray_coordinator.protocol.job_identity import record_of_drop
 from fray_layouts.object_keys import JobKeys
 from fray_layouts.records import JobRecord
 from fray_layouts.spec_parsing import parse_spec

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from fray_agents.pickling import OWN_PYTHON
+from fray_runtime.pickling import OWN_PYTHON
 from tests.support.gcs_emulator import Emulator
 from tests.support.messages import last_error_line, normalized
 from tests.support.servers import gcs_emulator

@@ -188,8 +188,8 @@ def test_an_argument_that_is_no_id_is_refused() -> None:
 def test_a_time_out_names_the_awaited_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (
         "fray_coordinator.jobs.waiting",
-        "fray_coordinator.jobs.waiting_reasons",
-        "fray.actor.address",
+        "fray_coordinator.jobs.waiting",
+        "fray.actor.caller",
         "fray.pool.diagnosis",
     ):
         monkeypatch.setattr(f"{module}.WARN_AFTER", 0.1)

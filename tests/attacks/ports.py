@@ -21,12 +21,12 @@ from typing import Any
 from fray.cluster import StorageCluster
 from fray.queue import HttpQueueServer
 from fray.rpc import ActorServer
-from fray_agents.rpc import Keyring, RpcServer, Target
-from fray_agents.rpc.client.connect import open_connection
-from fray_agents.rpc.client.remote_channel import RemoteChannel
-from fray_agents.rpc.hints import HintServer, send_hint
-from fray_agents.rpc.server.acceptor import Acceptor
-from fray_agents.rpc.wire.tls import start_tls
+from fray_rpc import Keyring, RpcServer, Target
+from fray_rpc.client.connect import open_connection
+from fray_rpc.client.remote_channel import RemoteChannel
+from fray_rpc.hints import HintServer, send_hint
+from fray_rpc.server.acceptor import Acceptor
+from fray_rpc.wire.tls import start_tls
 from tests.support.rpc import Keys, Proxy, dial_tcp, serve_subject
 
 

@@ -13,23 +13,23 @@ import pytest
 
 from fray_agents.agent import hint_listener
 from fray_agents.agent.hint_listener import HintListener
-from fray_agents.agent.placement_hints import PlacementHints
-from fray_agents.host.network import NetworkSettings
-from fray_agents.rpc import (
+from fray_agents.agent.pool_notices import PlacementHints
+from fray_coordinator.actors.rpc_secrets import rotate_keys, rpc_keys
+from fray_coordinator.core import Core, open_core
+from fray_coordinator.jobs.gang_peers import PeerAnswer
+from fray_layouts.records import HintEndpoint
+from fray_rpc import (
     ConnectionLost,
     NotAuthentic,
     RpcKey,
     Target,
 )
-from fray_agents.rpc.client.connect import open_connection, open_session
-from fray_agents.rpc.hints import MAX_HINT_BYTES, _seal, send_hint
-from fray_agents.rpc.server import accepted_keys
-from fray_agents.rpc.wire.handshake import ClientHandshake, http_request
-from fray_agents.rpc.wire.session import Session
-from fray_coordinator.actors.rpc_secrets import rotate_keys, rpc_keys
-from fray_coordinator.core import Core, open_core
-from fray_coordinator.jobs.gang_peers import PeerAnswer
-from fray_layouts.records import HintEndpoint
+from fray_rpc.client.connect import open_connection, open_session
+from fray_rpc.hints import MAX_HINT_BYTES, _seal, send_hint
+from fray_rpc.server import acceptor
+from fray_rpc.wire.handshake import ClientHandshake, http_request
+from fray_rpc.wire.session import Session
+from fray_runtime.network import NetworkSettings
 from tests.support.rpc import Keys, dial_tcp
 
 
@@ -154,7 +154,7 @@ async def test_a_hint_that_was_heard_by_others_is_worth_nothing(tmp_path: Path) 
 
     async with listening(tmp_path / "root") as (core, target, agent):
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr("fray_agents.rpc.client.connect.ClientHandshake", Recorded)
+            patched.setattr("fray_rpc.client.connect.ClientHandshake", Recorded)
             assert await takes_hints(core, target, agent)
         agent.hints.clear()
         with dial_tcp(target.tcp) as sock:
@@ -167,9 +167,9 @@ async def test_a_hint_that_was_heard_by_others_is_worth_nothing(tmp_path: Path) 
 
 
 async def test_a_key_that_was_dropped_gives_no_hints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accepted_keys, "KEY_RECHECK_INTERVAL", 0.02)
-    monkeypatch.setattr(accepted_keys, "KEY_READ_INTERVAL", 0.0)
-    monkeypatch.setattr("fray_agents.rpc.wire.key_cache.KEY_READ_INTERVAL", 0.0)
+    monkeypatch.setattr(acceptor, "KEY_RECHECK_INTERVAL", 0.02)
+    monkeypatch.setattr(acceptor, "KEY_READ_INTERVAL", 0.0)
+    monkeypatch.setattr("fray_rpc.wire.key_cache.KEY_READ_INTERVAL", 0.0)
 
     async with listening(tmp_path / "root") as (core, target, agent):
         leaked = await keys_of(core)

@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from fray.actor.address import ActorAddress
-from fray.actor.caller import HandleCaller
+from fray.actor.caller import ActorAddress, HandleCaller
 from fray.cluster import StorageCluster
 from fray.queue import HttpQueueServer
 from fray.rpc import ActorEndpoint, ActorServer, FixedResolver
 from fray.rpc.pool import Resolver
-from fray_agents.rpc import (
+from fray_coordinator.core import LOCAL_SETTINGS, open_core
+from fray_rpc import (
     Channel,
     ConnectionLost,
     NotAuthentic,
@@ -30,13 +30,12 @@ from fray_agents.rpc import (
     Target,
     connect,
 )
-from fray_agents.rpc.client.connect import open_connection
-from fray_agents.rpc.client.remote_channel import RemoteChannel
-from fray_agents.rpc.wire import key_cache
-from fray_agents.rpc.wire.key_cache import KeyCache
-from fray_agents.rpc.wire.session import KEY_RECHECK_INTERVAL
-from fray_agents.rpc.wire.tls import ServerCertificate, start_tls as connect_tls
-from fray_coordinator.core import LOCAL_SETTINGS, open_core
+from fray_rpc.client.connect import open_connection
+from fray_rpc.client.remote_channel import RemoteChannel
+from fray_rpc.wire import key_cache
+from fray_rpc.wire.key_cache import KeyCache
+from fray_rpc.wire.session import KEY_RECHECK_INTERVAL
+from fray_rpc.wire.tls import ServerCertificate, start_tls as connect_tls
 from tests.support.rpc import (
     KEY,
     Keys,
@@ -126,14 +125,14 @@ IMPOSTORS = [silent, dribbling, refusing, pretending, web_server, endless, refle
 def test_a_caller_gives_up_an_impostor_in_time(
     monkeypatch: pytest.MonkeyPatch, impostor: Answer, encrypted: bool
 ) -> None:
-    monkeypatch.setattr("fray_agents.rpc.client.connect.CONNECT_TIMEOUT", 0.3)
+    monkeypatch.setattr("fray_rpc.client.connect.CONNECT_TIMEOUT", 0.3)
     with listening(impostor) as address, pytest.raises((ConnectionLost, NotAuthentic)):
         open_connection(Target("subject", address), Keys(encrypted=encrypted))
 
 
 @pytest.mark.parametrize("impostor", [dribbling, pretending, web_server])
 def test_calls_of_a_pool_go_on_to_a_server_with_the_key(monkeypatch: pytest.MonkeyPatch, impostor: Answer) -> None:
-    monkeypatch.setattr("fray_agents.rpc.client.connect.CONNECT_TIMEOUT", 0.3)
+    monkeypatch.setattr("fray_rpc.client.connect.CONNECT_TIMEOUT", 0.3)
     with listening(impostor) as taken, serving() as honest:
 
         class Listed(Resolver):
@@ -150,7 +149,7 @@ def test_calls_of_a_pool_go_on_to_a_server_with_the_key(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("impostor", [dribbling, pretending, web_server])
 def test_calls_to_an_actor_look_for_it_again(monkeypatch: pytest.MonkeyPatch, impostor: Answer) -> None:
-    monkeypatch.setattr("fray_agents.rpc.client.connect.CONNECT_TIMEOUT", 0.3)
+    monkeypatch.setattr("fray_rpc.client.connect.CONNECT_TIMEOUT", 0.3)
     with StorageCluster(f"memory://{uuid.uuid4()}", namespace="space") as cluster, listening(impostor) as taken:
         server = ActorServer(cluster)
         server.register("actor", Echo())

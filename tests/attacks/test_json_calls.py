@@ -15,11 +15,10 @@ from typing import Any
 
 import pytest
 
-from fray_agents.rpc import RpcKey, RpcServer
-from fray_agents.rpc.server import accepted_keys
-from fray_agents.rpc.server.connection import ServerConnection
-from fray_agents.rpc.server.watchdog import Watchdog
-from fray_agents.rpc.wire.session import Session
+from fray_rpc import RpcKey, RpcServer
+from fray_rpc.server import acceptor
+from fray_rpc.server.connection import ServerConnection, Watchdog
+from fray_rpc.wire.session import Session
 from tests.acceptance.contract_caller import ActorError, Connection, NotAuthentic, joined, seal
 from tests.support.rpc import (
     KEY,
@@ -121,7 +120,7 @@ def test_without_a_proof_nothing_runs(plain: Served) -> None:
 
 
 def test_wrong_keys_open_nothing(monkeypatch: pytest.MonkeyPatch, served: Served) -> None:
-    monkeypatch.setattr(accepted_keys, "KEY_READ_INTERVAL", 0.0)
+    monkeypatch.setattr(acceptor, "KEY_READ_INTERVAL", 0.0)
     with pytest.raises(NotAuthentic, match="the server's proof is wrong"):
         served.connect(secret=b"another secret 0123456789")
     with pytest.raises(NotAuthentic):
@@ -302,7 +301,7 @@ def test_odd_json_is_an_error_and_the_server_goes_on(served: Served, body: bytes
 
 
 def test_a_call_that_stands_still_ends_its_connection(monkeypatch: pytest.MonkeyPatch, served: Served) -> None:
-    monkeypatch.setattr("fray_agents.rpc.wire.sockets.STALL_TIMEOUT", 1.0)
+    monkeypatch.setattr("fray_rpc.wire.http_connection.STALL_TIMEOUT", 1.0)
     begun = []
     for rest in (400, 500_100):  # within the body, and within the head
         begun.append(served.connect())

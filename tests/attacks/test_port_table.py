@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from fray_agents.rpc.server.acceptor import HANDSHAKE_TIMEOUT, MAX_UNAUTHENTICATED
-from fray_agents.rpc.wire.framing import MAX_HEAD, MAX_HEADERS
+from fray_rpc.server.acceptor import HANDSHAKE_TIMEOUT, MAX_UNAUTHENTICATED
+from fray_rpc.wire.http_connection import MAX_HEAD, MAX_HEADERS
 from tests.attacks.ports import PORTS, ROWS
 
 REPOSITORY = Path(__file__).parents[2]
-SOURCES = ("fray", "agents", "coordinator", "layouts")
+SOURCES = ("fray", "agents", "rpc", "runtime", "coordinator", "layouts")
 
 _SOCKETS = {"bind", "listen"}
 """Methods of sockets; other things have them, too, so they count only in modules that import `socket`."""

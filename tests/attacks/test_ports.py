@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from fray_agents.rpc import RpcKey
-from fray_agents.rpc.server import accepted_keys, acceptor
-from fray_agents.rpc.server.acceptor import HANDSHAKE_TIMEOUT, MAX_UNAUTHENTICATED
-from fray_agents.rpc.server.call_table import CallTable
-from fray_agents.rpc.wire.framing import MAX_HEAD
-from fray_agents.rpc.wire.session import Session
+from fray_rpc import RpcKey
+from fray_rpc.server import acceptor
+from fray_rpc.server.acceptor import HANDSHAKE_TIMEOUT, MAX_UNAUTHENTICATED
+from fray_rpc.server.call_table import CallTable
+from fray_rpc.wire.http_connection import MAX_HEAD
+from fray_rpc.wire.session import Session
 from tests.attacks.ports import (
     HINTS,
     OVER_TCP,
@@ -46,7 +46,7 @@ TOO_MANY = MAX_UNAUTHENTICATED + 100
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    monkeypatch.setattr(accepted_keys, "KEY_READ_INTERVAL", 0.0)
+    monkeypatch.setattr(acceptor, "KEY_READ_INTERVAL", 0.0)
     made = Place(tmp_path)
     yield made
     made.close()
@@ -322,7 +322,7 @@ def test_a_flood_from_one_host_keeps_no_caller_of_another_away(
     kind: str, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The flood comes while a caller with the key, who is far away, is within its handshake."""
-    monkeypatch.setattr("fray_agents.rpc.client.connect.CONNECT_TIMEOUT", 200.0)
+    monkeypatch.setattr("fray_rpc.client.connect.CONNECT_TIMEOUT", 200.0)
     monkeypatch.setattr(acceptor, "HANDSHAKE_TIMEOUT", 200.0)
     port = PORTS[kind](place)
     port.honest()

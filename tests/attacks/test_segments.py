@@ -15,11 +15,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fray_agents.rpc import BadMessage, ConnectionLost, connect
-from fray_agents.rpc.client.connect import open_connection
-from fray_agents.rpc.client.remote_channel import RemoteChannel
-from fray_agents.rpc.wire import shared_memory
-from fray_agents.rpc.wire.shared_memory import (
+from fray_rpc import BadMessage, ConnectionLost, connect
+from fray_rpc.client.connect import open_connection
+from fray_rpc.client.remote_channel import RemoteChannel
+from fray_rpc.wire import shared_memory
+from fray_rpc.wire.buffers import OwnedDescriptor
+from fray_rpc.wire.shared_memory import (
     MAX_SHARED_BYTES,
     PIECE_BYTES,
     REQUIRED_SEALS,
@@ -27,7 +28,6 @@ from fray_agents.rpc.wire.shared_memory import (
     SegmentSender,
     _SentSegment,
 )
-from fray_agents.rpc.wire.zero_copy import OwnedDescriptor
 from tests.support.rpc import Keys, serving
 
 SIZE = 2**20

@@ -14,20 +14,20 @@ from pkgutil import resolve_name as resolve
 
 import pytest
 
-from fray_agents.rpc import (
+from fray_rpc import (
     ConnectionLost,
     RemoteError,
     RpcKey,
     RpcServer,
     Target,
 )
-from fray_agents.rpc.client.connect import open_connection
-from fray_agents.rpc.client.remote_channel import RemoteChannel
-from fray_agents.rpc.server import accepted_keys
-from fray_agents.rpc.server.acceptor import Acceptor
-from fray_agents.rpc.server.connection import ServerConnection
-from fray_agents.rpc.wire.key_cache import KeyCache
-from fray_agents.rpc.wire.session import KEY_READ_INTERVAL
+from fray_rpc.client.connect import open_connection
+from fray_rpc.client.remote_channel import RemoteChannel
+from fray_rpc.server import acceptor
+from fray_rpc.server.acceptor import Acceptor
+from fray_rpc.server.connection import ServerConnection
+from fray_rpc.wire.key_cache import KeyCache
+from fray_rpc.wire.session import KEY_READ_INTERVAL
 from tests.support.rpc import (
     KEY,
     Keys,
@@ -136,9 +136,7 @@ def test_a_coroutine_that_exits_ends_its_own_call_only() -> None:
 
 
 @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("can't start new thread")])
-@pytest.mark.parametrize(
-    "step", ["fray_agents.rpc.wire.messages.encode_replies", "fray_agents.rpc.wire.messages.decode_calls"]
-)
+@pytest.mark.parametrize("step", ["fray_rpc.wire.messages.encode_replies", "fray_rpc.wire.messages.decode_calls"])
 def test_a_connection_that_fails_within_the_server_is_opened_again(
     monkeypatch: pytest.MonkeyPatch, step: str, error: Exception
 ) -> None:
@@ -188,7 +186,7 @@ def test_replies_that_cannot_be_read_fail_their_calls(monkeypatch: pytest.Monkey
 
     with subject() as server:
         channel = own_channel(server)
-        monkeypatch.setattr("fray_agents.rpc.client.remote_channel.decode_replies", unreadable)
+        monkeypatch.setattr("fray_rpc.client.remote_channel.decode_replies", unreadable)
         with pytest.raises(ConnectionLost, match="MemoryError"):
             channel.start("subject", "echo", (1,), {}).result(200)
 
@@ -234,7 +232,7 @@ class SlowKeys(Keys):
 def test_while_keys_are_read_for_strangers_a_holder_of_a_known_key_is_served(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(accepted_keys, "KEY_READ_INTERVAL", 0.0)
+    monkeypatch.setattr(acceptor, "KEY_READ_INTERVAL", 0.0)
     keys = SlowKeys()
     server = serve_subject(keys=keys)
     assert answers(server)

@@ -16,8 +16,8 @@ from fray.actor import ActorGroup, ActorUnavailableError
 from fray.client import Client
 from fray.current_client import current_client
 from fray.types import ActorConfig, Entrypoint, JobRequest, JobStatus, ResourceConfig
-from fray_agents.rpc.errors import RemoteTraceback
 from fray_layouts.errors import InvalidInput
+from fray_rpc.errors import RemoteTraceback
 from tests.support import actors
 from tests.support.waiting import wait_until
 

@@ -23,8 +23,7 @@ from fray_coordinator.core import Core, open_core
 from fray_coordinator.errors import BadRecord, StoreUnavailable
 from fray_coordinator.jobs.submission import submit
 from fray_coordinator.protocol.transitions import is_terminal
-from fray_coordinator.store.interface import ANY, AttemptFailed
-from fray_coordinator.store.key_rules import MAX_RECORD_BYTES
+from fray_coordinator.store.interface import ANY, MAX_RECORD_BYTES, AttemptFailed
 from fray_coordinator.store.opening import open_backend
 from fray_layouts import codec
 from fray_layouts.errors import InvalidInput, Malformed

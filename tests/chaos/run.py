@@ -21,10 +21,10 @@ from fray_coordinator.jobs import stopping
 from fray_coordinator.jobs.submission import submit
 from fray_coordinator.protocol.transitions import is_terminal
 from fray_coordinator.store.interface import ANY
-from fray_layouts.inbox_keys import InboxKeys
 from fray_layouts.records import JobRecord
 from fray_layouts.spec import is_gang
 from fray_layouts.spec_parsing import parse_spec
+from fray_layouts.work_keys import InboxKeys
 from tests.chaos import roots
 from tests.chaos.copier import Copier
 from tests.chaos.effects import Effects, Window, in_trouble, job_of, read_effects

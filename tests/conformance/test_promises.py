@@ -12,6 +12,7 @@ from fray_coordinator.store import gcs, s3
 from fray_coordinator.store.interface import (
     ABSENT,
     ANY,
+    MAX_SPEC_BYTES,
     NOT_MODIFIED,
     Applied,
     Listed,
@@ -21,7 +22,6 @@ from fray_coordinator.store.interface import (
     Superseded,
     Version,
 )
-from fray_coordinator.store.key_rules import MAX_SPEC_BYTES
 from fray_coordinator.store.opening import open_backend
 from fray_coordinator.store.store import Store
 from tests.conformance.conftest import Target, every

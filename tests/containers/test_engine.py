@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fray_agents.host.container_engine import ContainerEngine
-from fray_agents.tasks.handle import TaskSpec
+from fray_agents.tasks.task_handle import TaskSpec
 from tests.support.processes import is_alive
 from tests.support.tasks import STUBBORN, contained, ended, lines_of, run, started
 from tests.support.waiting import eventually

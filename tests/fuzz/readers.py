@@ -19,16 +19,11 @@ import zstandard
 from fray.cli.commands.submit import read_jobs
 from fray.cluster.pulling import pull_outputs
 from fray.errors import NoOutputs
-from fray.workspace.ignore_rules import IgnoreRules
 from fray.workspace.projects import parse_pyproject
-from fray_agents.environments.errors import EnvironmentFailed
+from fray.workspace.selection import IgnoreRules
+from fray_agents.environments.cache import EnvironmentFailed
 from fray_agents.environments.packages import read_packages
 from fray_agents.environments.workspace import unpack
-from fray_agents.rpc.errors import BadMessage
-from fray_agents.rpc.hints import read_hint
-from fray_agents.rpc.server.protocols import parse_path
-from fray_agents.rpc.wire.framing import RECEIVE_BYTES, MessageParser
-from fray_agents.rpc.wire.json_codec import parse_call
 from fray_agents.runner.exit_report import (
     bounded_exit,
     exit_fields,
@@ -41,23 +36,22 @@ from fray_coordinator.actors.checkpoints import open_log
 from fray_coordinator.clock import SystemClock, system_random
 from fray_coordinator.core import Core, core_on
 from fray_coordinator.errors import BadRecord, Fenced, ParentNotRunning
-from fray_coordinator.jobs import archive, lookup
+from fray_coordinator.jobs import job_archive, lookup
 from fray_coordinator.jobs.logs import read_logs
 from fray_coordinator.jobs.stopping import stop
 from fray_coordinator.jobs.submission import submit
 from fray_coordinator.jobs.waiting import WatchedJobs
 from fray_coordinator.queue.receipts import ReceiptLog
-from fray_coordinator.reconcile import archive_keeper
-from fray_coordinator.reconcile.archive_keeper import ArchiveKeeper
+from fray_coordinator.reconcile import removal
+from fray_coordinator.reconcile.removal import ArchiveKeeper
 from fray_coordinator.store.buckets import classify_status
-from fray_coordinator.store.http_connection import HttpAnswer, IncomingAnswer
+from fray_coordinator.store.http_client import HttpAnswer, IncomingAnswer
 from fray_coordinator.store.interface import ANY, BadObject, Unknown
 from fray_coordinator.store.memory import MemoryBackend, MemoryContents
-from fray_coordinator.store.s3_answers import parse_error, parse_page
+from fray_coordinator.store.s3 import parse_error, parse_page
 from fray_coordinator.store.store import Store
-from fray_layouts import pool_records, records
+from fray_layouts import queue_records, records
 from fray_layouts.errors import InvalidInput, Malformed
-from fray_layouts.machine_keys import MachineKeys
 from fray_layouts.object_keys import (
     CLUSTER_KEY,
     AgentKeys,
@@ -65,6 +59,7 @@ from fray_layouts.object_keys import (
     CoordinatorKeys,
     EndpointKey,
     JobKeys,
+    MachineKeys,
     NameKeys,
     PoolKeys,
     ReservationKeys,
@@ -81,6 +76,11 @@ from fray_layouts.queue_records import (
 from fray_layouts.spec import EnvironmentSpec, WorkspaceSpec
 from fray_layouts.spec_parsing import parse_spec
 from fray_layouts.work_keys import CheckpointKey, WorkKeys
+from fray_rpc.errors import BadMessage
+from fray_rpc.hints import read_hint
+from fray_rpc.server.protocols import parse_path
+from fray_rpc.wire.http_connection import RECEIVE_BYTES, MessageParser
+from fray_rpc.wire.json_codec import parse_call
 from tests.fuzz.examples import (
     AGENT,
     ARCHIVED,
@@ -155,15 +155,15 @@ async def _move_again(core: Core) -> None:
     """A copy is there already, from a mover that died."""
     job = msgspec.convert(ARCHIVED, records.JobRecord)
     await core.records.write(JobKeys.key(job.id), records.JobRecord, job, None)
-    await archive.archive(core, "train-1")
+    await job_archive.archive(core, "train-1")
 
 
 async def _sweep(core: Core) -> None:
     """Retention has ended."""
     keeper = ArchiveKeeper(core)
     with (
-        mock.patch.object(archive_keeper, "is_archived_record_due", return_value=True),
-        mock.patch.object(archive_keeper, "retention_seconds", return_value=-1e9),
+        mock.patch.object(removal, "is_archived_record_due", return_value=True),
+        mock.patch.object(removal, "retention_seconds", return_value=-1e9),
     ):
         await keeper.run()
     assert not keeper.problems.keys() - {ArchiveKeys.key("train-1")}
@@ -331,7 +331,7 @@ READERS = [
         msgspec.json.encode({"done": {"k7w2m9p40": ["4991mcc5rxrg"]}}),
     ),
     _record(
-        "pool", TaskKeys.of("lab", "work", 1).pool, pool_records.PoolRecord, {"created_at": 1.8e9, "jobs": ["train-1"]}
+        "pool", TaskKeys.of("lab", "work", 1).pool, queue_records.PoolRecord, {"created_at": 1.8e9, "jobs": ["train-1"]}
     ),
     Reader(
         "keys",
@@ -371,9 +371,9 @@ READERS = [
     Reader("path of a call", parse_path, (Malformed,), b"/v1/actors/store/methods/add"),
     Reader(
         "pool's outcomes",
-        pool_records.decode_outcomes,
+        queue_records.decode_outcomes,
         (Malformed,),
-        pool_records.encode_outcomes([pool_records.TaskOutcome("task", "value", 1, b"pickle")]),
+        queue_records.encode_outcomes([queue_records.TaskOutcome("task", "value", 1, b"pickle")]),
     ),
     Reader(
         "error of a callable",

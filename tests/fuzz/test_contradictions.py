@@ -11,11 +11,10 @@ import pytest
 
 from fray_agents.provisioning.scaler import Scaler
 from fray_coordinator import fsck
-from fray_coordinator.protocol.scaling.scope import ScalingScope
+from fray_coordinator.protocol.scaling.provisioning import ScalingScope
 from fray_coordinator.reconcile.reconciler import Reconciler
 from fray_coordinator.store.interface import ANY
-from fray_layouts.machine_keys import MachineKeys
-from fray_layouts.object_keys import PoolKeys
+from fray_layouts.object_keys import MachineKeys, PoolKeys
 from fray_layouts.records import AgentPoolRecord, ProvisioningSpec, Resources
 from tests.support.malformed_objects import contradictory, waiting_owner
 from tests.support.memory_provider import MemoryProvider

@@ -14,7 +14,7 @@ import pytest
 
 from fray.actor import ActorUnavailableError, CallInterrupted, CheckpointConfig, idempotent
 from fray.cluster import StorageCluster
-from fray_coordinator.actors import discovery
+from fray_coordinator.actors import naming
 from fray_coordinator.errors import StoreUnavailable
 from fray_coordinator.store.metering import MeteredBackend
 from tests.support import actors
@@ -262,7 +262,7 @@ class Announced:
     def __init__(self, flag: Path) -> None:
         if not flag.exists():
             flag.touch()
-            discovery.publish = unavailable  # type: ignore[assignment]
+            naming.publish = unavailable  # type: ignore[assignment]
 
     def pid(self) -> int:
         return os.getpid()

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from fray.actor.named import actor_status, create_named_actor, delete_actor, find_named_actor
-from fray.actor.storage_handle import StorageActorHandle
+from fray.actor.storage_actors import StorageActorHandle
 from fray.client import StorageClient
 from fray.cluster import Cluster, StorageCluster
 from fray.errors import ActorNotFoundError, ActorUnavailableError, InvalidInput, NameTaken

@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from fray_agents.agent.agent import Agent, AgentOptions, ExitReason
-from fray_agents.tasks.handle import StartFailed, TaskHandle, TaskSpec
+from fray_agents.tasks.task_handle import StartFailed, TaskHandle, TaskSpec
 from fray_coordinator.clock import SystemClock, system_random
 from fray_coordinator.core import Core, core_on
 from fray_coordinator.jobs import stopping

@@ -56,7 +56,7 @@ def test_a_full_disk_of_the_root_is_told_by_every_command(
     empty: Shell, monkeypatch: pytest.MonkeyPatch, more: int, told: str
 ) -> None:
     disk = os.statvfs(empty.root)
-    monkeypatch.setattr("fray_coordinator.store.disk_room.LEAST_FREE", disk.f_blocks * disk.f_frsize + more)
+    monkeypatch.setattr("fray_coordinator.store.file_tree.LEAST_FREE", disk.f_blocks * disk.f_frsize + more)
     assert f"fray: the disk of {empty.root} {told}" in empty("ps").stderr
     (problem,) = empty.json("fsck", code=1)
     assert problem["what"].startswith(f"the disk of {empty.root} {told}")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fray_coordinator.core import Core
-from fray_coordinator.jobs.gang_exits import stored_exits
+from fray_coordinator.jobs.commit import stored_exits
 from fray_coordinator.jobs.stopping import stop
 from fray_layouts.records import JobRecord
 from tests.support.agents import AgentProcess, agents, ended, job, launch, lines, quick_core

@@ -11,7 +11,7 @@ import pytest
 from fray_agents.provisioning.provider import MachineRequest
 from fray_agents.provisioning.providers import cloud_run, tpu
 from fray_coordinator.core import Core
-from fray_coordinator.protocol.scaling.listed import ListedState
+from fray_coordinator.protocol.scaling.view import ListedState
 from fray_layouts.object_keys import AgentKeys
 from fray_layouts.records import AgentRecord, CloudRunSettings, ProvisioningSpec, TpuSettings
 from tests.support.agents import ended, launch, quick_core

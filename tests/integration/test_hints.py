@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from fray.cluster import StorageCluster, hints
+from fray.cluster import StorageCluster, agent_hints
 from fray.types import Entrypoint, JobRequest, JobStatus
-from fray_agents.rpc import RpcKey, Target, connect
-from fray_agents.rpc.errors import NotAuthentic
 from fray_coordinator.core import LOCAL_SETTINGS, Core, open_core
 from fray_layouts.object_keys import CoordinatorKeys
 from fray_layouts.records import HintEndpoint, ReconcilerRecord
+from fray_rpc import RpcKey, Target, connect
+from fray_rpc.errors import NotAuthentic
 from tests.support.agents import agents
 from tests.support.waiting import wait_until
 
@@ -79,7 +79,7 @@ def test_only_a_reader_of_the_cluster_may_hint(cluster: StorageCluster) -> None:
 
 @pytest.mark.slow
 def test_a_client_that_found_no_agents_to_hint_looks_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hints, "NO_TARGETS_TTL", 0.0)
+    monkeypatch.setattr(agent_hints, "NO_TARGETS_TTL", 0.0)
     root, job = str(tmp_path / "root"), JobRequest("job", Entrypoint.from_binary("true"))
     asyncio.run(_make(root))
     with StorageCluster(root) as cluster:
@@ -96,7 +96,7 @@ async def test_a_program_that_ends_before_its_hints_have_left_says_nothing() -> 
 
     unheard: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: unheard.append(context))
-    sender = hints.HintSender(lambda: pytest.fail("nobody is called"))
+    sender = agent_hints.HintSender(lambda: pytest.fail("nobody is called"))
     sender._begin(told_at_the_end())
     others = asyncio.all_tasks() - {asyncio.current_task()}
     await asyncio.wait(others)

@@ -21,9 +21,9 @@ from fray.cluster.current import storage_cluster
 from fray.current_client import current_client, set_current_client
 from fray.local_backend import LocalClient
 from fray.types import ActorConfig, CheckpointConfig, Entrypoint, JobRequest, JobStatus, ResourceConfig
-from fray_agents.rpc.errors import RemoteError
-from fray_coordinator.jobs import waiting, waiting_reasons
+from fray_coordinator.jobs import waiting
 from fray_coordinator.jobs.lookup import all_jobs
+from fray_rpc.errors import RemoteError
 from tests.support import actors
 from tests.support.waiting import wait_until
 
@@ -87,7 +87,7 @@ def test_a_creation_that_waits_for_an_init_says_so(
 ) -> None:
     local, gate = LocalClient(), threading.Event()
     caplog.set_level(logging.INFO, "fray")
-    for module in (waiting, waiting_reasons):
+    for module in (waiting, waiting):
         monkeypatch.setattr(module, "WARN_AFTER", 0.0)
     monkeypatch.setattr(wait_line, "_RENEWAL", 0.02)
     monkeypatch.setattr(wait_line, "_LOG_PAUSES", (0.05, 1.0))

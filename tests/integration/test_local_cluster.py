@@ -28,7 +28,7 @@ from fray.cluster import (
 )
 from fray.errors import InvalidInput, JobFailed, NoResult
 from fray_coordinator.errors import JobNotFound
-from fray_coordinator.jobs import waiting, waiting_reasons
+from fray_coordinator.jobs import waiting
 from tests.support.processes import is_alive
 from tests.support.waiting import wait_until
 
@@ -205,6 +205,7 @@ def test_a_module_that_this_process_can_import_is_there_in_jobs(
         result: int = mine.result(mine.launch(call(answer)))
         return result
 
+    assert cluster.result(cluster.launch(call(answer))) == 42
     assert cluster.result(cluster.launch(call(through_a_child))) == 42
 
 
@@ -223,10 +224,10 @@ async def test_it_works_in_a_notebook_and_from_many_threads(cluster: LocalCluste
 
 def test_it_can_be_pickled_and_used_after_a_fork(cluster: LocalCluster) -> None:
     copy = pickle.loads(pickle.dumps(cluster))
-    assert copy.wait(copy.launch(command("true"))).status is JobStatus.SUCCEEDED
+    assert copy.result(copy.launch(call(lambda: "copy"))) == "copy"
     with multiprocessing.get_context("fork").Pool(1) as pool:
         assert pool.apply(launch_here, (cluster.root,)) == pool.apply(use_inherited, (cluster.root,)) == "forked"
-    assert cluster.wait(cluster.launch(command("true"))).status is JobStatus.SUCCEEDED
+    assert cluster.result(cluster.launch(call(lambda: "still here"))) == "still here"
     assert len(list((cluster._directory / "root" / "agents").iterdir())) == 1
 
 
@@ -276,7 +277,7 @@ def test_unknown_jobs_are_not_found(cluster: LocalCluster) -> None:
 def test_it_says_that_no_agent_can_run_a_job_instead_of_staying_silent(
     cluster: LocalCluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (waiting, waiting_reasons):
+    for module in (waiting, waiting):
         monkeypatch.setattr(module, "WARN_AFTER", 0.0)
     job = cluster.launch(call(print, pool="elsewhere"))
     with caplog.at_level(logging.WARNING, "fray"), ThreadPoolExecutor(1) as beside:

@@ -18,8 +18,8 @@ import pytest
 
 from fray.cluster import Entrypoint, EnvironmentConfig, JobRequest, JobStatus, LocalCluster, current_cluster as current
 from fray.errors import JobFailed
-from fray_agents.tasks.current_task import on_stop, task_environ
-from fray_agents.tasks.thread_output import OutputTee
+from fray_agents.tasks.thread_task import OutputTee
+from fray_runtime.current_task import on_stop, task_environ
 from tests.support.waiting import wait_until
 
 CLUSTER = "threads"

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from fray_agents.host.place import host_name
+from fray_agents.host.capacity import host_name
 from fray_agents.provisioning.identity import provider_name
 from fray_agents.provisioning.provider import MachineRequest, ProviderError
 from fray_agents.provisioning.providers import local
 from fray_agents.provisioning.providers.local import LocalProvider
 from fray_coordinator.core import Core, open_core
-from fray_coordinator.protocol.scaling.listed import ListedMachine, ListedState
+from fray_coordinator.protocol.scaling.view import ListedMachine, ListedState
 from fray_layouts.object_keys import AgentKeys
 from fray_layouts.records import AgentRecord, ProvisioningSpec, Resources, SliceMember
 from tests.support.agents import QUICK

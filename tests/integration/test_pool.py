@@ -24,9 +24,9 @@ from fray.job import ClusterContext
 from fray.pool import PoolClosed, PoolNotFound, TaskKillsWorkers, WorkerPool, diagnosis
 from fray.rpc import ActorEndpoint, ClusterResolver
 from fray.types import EnvironmentConfig, JobStatus, ResourceConfig
-from fray_agents.rpc.errors import RemoteTraceback
 from fray_coordinator.errors import StoreUnavailable
 from fray_layouts.errors import InvalidInput
+from fray_rpc.errors import RemoteTraceback
 from tests.support import actors
 from tests.support.waiting import wait_until
 

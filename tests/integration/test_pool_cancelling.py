@@ -14,7 +14,7 @@ import pytest
 
 from fray.cluster import StorageCluster
 from fray.futures import GeneratorFuture
-from fray.pool import WorkerPool, task_queue
+from fray.pool import WorkerPool, queue_transport
 from fray.pool.queue_transport import QueueTransport, plan_batches
 from fray.types import ResourceConfig
 from fray_coordinator.errors import StoreUnavailable
@@ -82,7 +82,7 @@ def test_a_task_goes_on_if_no_thread_can_be_started_to_cancel_it(
         raise RuntimeError("can't start new thread")
 
     with monkeypatch.context() as patch:
-        patch.setattr(task_queue, "start_thread", refused)
+        patch.setattr(queue_transport, "start_thread", refused)
         assert [waiting.cancel(), waiting.cancel()] == [False, False], "and nobody waits for ever"
     assert waiting.cancel()
     done.go.set()

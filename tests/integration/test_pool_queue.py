@@ -26,7 +26,7 @@ from fray.pool.queue_transport import QueueTransport
 from fray.pool.queue_worker import QueueWorker
 from fray.queue import FileQueue
 from fray.types import ResourceConfig
-from fray_coordinator.pool import task_outcomes
+from fray_coordinator import worker_pools
 from tests.support.waiting import wait_until
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -126,7 +126,7 @@ def test_a_task_whose_outcome_is_being_written_when_its_worker_is_stopped_runs_o
     cluster: StorageCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     notes, writing, stopping = tmp_path / "notes", tmp_path / "writing", tmp_path / "stopping"
-    serve, write, stop = queue_worker.run_worker, task_outcomes.write_outcomes, QueueWorker._stop
+    serve, write, stop = queue_worker.run_worker, worker_pools.write_outcomes, QueueWorker._stop
 
     def serve_with_slow_writes(name: str, incarnation: int, idle: float) -> None:
         async def slowly(*args: Any, **kwargs: Any) -> None:
@@ -140,7 +140,7 @@ def test_a_task_whose_outcome_is_being_written_when_its_worker_is_stopped_runs_o
             stopping.touch()
             stop(worker)
 
-        task_outcomes.write_outcomes = slowly
+        worker_pools.write_outcomes = slowly
         QueueWorker._stop = noted_stop  # type: ignore[method-assign, assignment]
         serve(name, incarnation, idle)
 

@@ -17,15 +17,14 @@ import pytest
 
 import fray
 from fray_agents.environments import python_env
-from fray_agents.environments.cache import HostCache
-from fray_agents.environments.errors import EnvironmentFailed, HostUnfit
+from fray_agents.environments.cache import EnvironmentFailed, HostCache, HostUnfit
 from fray_agents.environments.python_env import PythonEnvironment, hold_environment, needs_interpreter
 from fray_agents.environments.uv import BuildLog, run_uv
-from fray_agents.host.software import find_uv
-from fray_agents.pickling import OWN_PYTHON
+from fray_agents.host.capacity import find_uv
 from fray_agents.tasks import callable_main
 from fray_layouts.spec import JobSpec
 from fray_layouts.spec_parsing import parse_spec
+from fray_runtime.pickling import OWN_PYTHON
 from tests.support.waiting import eventually
 from tests.support.wheels import make_wheel, only_wheels
 

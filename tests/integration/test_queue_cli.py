@@ -15,7 +15,7 @@ from fray.cli import cli
 from fray.cluster import StorageCluster
 from fray.errors import NameTaken
 from fray.queue import FileQueue
-from fray_coordinator.pool import worker_pools
+from fray_coordinator import worker_pools
 from fray_layouts.queue_records import QueueRecord
 
 

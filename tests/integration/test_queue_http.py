@@ -17,9 +17,9 @@ from fray.cluster import StorageCluster
 from fray.queue import FileQueue, HttpQueue, HttpQueueServer, MemoryQueue, UnknownLease
 from fray.queue.engine import Delivery
 from fray.queue.memory_queue import MemoryEngine
-from fray_agents.rpc.errors import ConnectionLost
-from fray_coordinator.queue.errors import QueueNotFound
+from fray_coordinator.queue.delivery import QueueNotFound
 from fray_layouts.errors import InvalidInput
+from fray_rpc.errors import ConnectionLost
 from tests.support.waiting import PATIENCE
 
 CLUSTER = "alone"

@@ -22,7 +22,7 @@ from fray import sync
 from fray.queue import FileQueue, Lease, UnknownLease
 from fray_coordinator.actors import naming
 from fray_coordinator.errors import RootMismatch
-from fray_coordinator.queue.errors import QueueNotFound
+from fray_coordinator.queue.delivery import QueueNotFound
 from fray_coordinator.store.metering import RequestCounts
 from fray_layouts.errors import InvalidInput
 from fray_layouts.queue_keys import QueueKeys

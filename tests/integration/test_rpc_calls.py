@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fray_agents.rpc import Channel, NoSuchActor, RemoteError, RemoteTraceback, connect
-from fray_agents.rpc.client import reply_pump
 from fray_layouts.errors import InvalidInput
+from fray_rpc import Channel, NoSuchActor, RemoteError, RemoteTraceback, connect
+from fray_rpc.client import remote_channel
 from tests.support.rpc import (
     Keys,
     serving,
@@ -48,7 +48,7 @@ def test_calls_run_in_the_order_they_were_made(channel: Channel) -> None:
 
 
 def test_a_callback_runs_as_soon_as_the_reply_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reply_pump, "PUMP_DELAY", 600.0)
+    monkeypatch.setattr(remote_channel, "PUMP_DELAY", 600.0)
     with serving() as target:
         channel = connect(target, Keys())
         for number in range(3):

@@ -20,7 +20,7 @@ _CALLER = """
 import sys
 from fray.cluster import StorageCluster
 from fray.rpc import ClusterResolver
-from fray_agents.rpc import connect
+from fray_rpc import connect
 cluster = StorageCluster(sys.argv[1], namespace="team")
 [endpoint] = ClusterResolver(cluster).find("greeter")
 far = endpoint.target._replace(unix="")  # as from another host

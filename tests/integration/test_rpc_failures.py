@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fray_agents.rpc import (
+from fray_rpc import (
     CallId,
     Channel,
     ConnectionLost,
@@ -24,8 +24,8 @@ from fray_agents.rpc import (
     Target,
     connect,
 )
-from fray_agents.rpc.client import loss_report
-from fray_agents.rpc.client.client_calls import STREAM_WINDOW
+from fray_rpc.client import remote_channel
+from fray_rpc.client.client_calls import STREAM_WINDOW
 from tests.support.rpc import (
     Keys,
     Proxy,
@@ -374,7 +374,7 @@ def test_a_call_made_while_losses_are_being_told_comes_after_them(
 def test_a_callback_that_is_told_of_a_loss_can_call_at_once(
     proxied: tuple[Proxy, Channel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loss_report, "LOSS_NEWS_TIMEOUT", 600.0)
+    monkeypatch.setattr(remote_channel, "LOSS_NEWS_TIMEOUT", 600.0)
     _, channel = proxied
     told: list[str] = []
 

@@ -21,7 +21,7 @@ import pytest
 from fray.cluster import StorageCluster
 from fray.errors import Temporary
 from fray.rpc import ActorContext, ActorServer
-from fray_agents.rpc import CallId, RpcServer
+from fray_rpc import CallId, RpcServer
 from tests.acceptance import contract_caller
 from tests.acceptance.contract_caller import ActorError, Connection
 from tests.support.rpc import (

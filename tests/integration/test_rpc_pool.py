@@ -22,8 +22,8 @@ from fray.cluster import (
     StorageCluster,
 )
 from fray.rpc import ActorContext, ActorServer
-from fray_agents.rpc import RemoteTraceback
 from fray_layouts.errors import InvalidInput
+from fray_rpc import RemoteTraceback
 from tests.support.actors import Serve
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # agents cannot import the tests

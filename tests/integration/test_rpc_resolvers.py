@@ -7,7 +7,7 @@ import pytest
 
 from fray.cluster import ClusterResolver, FixedResolver, LocalResolver, StorageCluster, open_cluster
 from fray.errors import ActorNotFoundError
-from fray.rpc import ActorServer, running
+from fray.rpc import ActorServer, resolver
 from fray_layouts.errors import InvalidInput
 from tests.support import actors
 from tests.support.actors import Serve
@@ -125,7 +125,7 @@ def test_a_fixed_address_is_looked_for_in_every_open_cluster(monkeypatch: pytest
     for number, server in enumerate(servers):
         server.register("counter", actors.Counter(number))
         server.serve_background()
-    monkeypatch.setattr(running, "running_servers", set())  # as from another process of the clusters' owner
+    monkeypatch.setattr(resolver, "running_servers", set())  # as from another process of the clusters' owner
     assert [FixedResolver(server.address).lookup("counter").add(10) for server in servers] == [10, 11]
     for server in servers:
         server.shutdown()

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from fray_agents.rpc import (
+from fray_rpc import (
     ConnectionLost,
     NotAuthentic,
     RpcKey,
@@ -24,13 +24,13 @@ from fray_agents.rpc import (
     Target,
     connect,
 )
-from fray_agents.rpc.client.connect import open_connection, open_session
-from fray_agents.rpc.client.remote_channel import RemoteChannel
-from fray_agents.rpc.server import accepted_keys, acceptor, server as rpc_server
-from fray_agents.rpc.server.connection import ServerConnection
-from fray_agents.rpc.wire.handshake import ClientHandshake, http_request
-from fray_agents.rpc.wire.messages import CallBatch, CallId, encode_calls, packed_call
-from fray_agents.rpc.wire.session import KEY_READ_INTERVAL, Session
+from fray_rpc.client.connect import open_connection, open_session
+from fray_rpc.client.remote_channel import RemoteChannel
+from fray_rpc.server import acceptor, server as rpc_server
+from fray_rpc.server.connection import ServerConnection
+from fray_rpc.wire.handshake import ClientHandshake, http_request
+from fray_rpc.wire.messages import CallBatch, CallId, encode_calls, packed_call
+from fray_rpc.wire.session import KEY_READ_INTERVAL, Session
 from tests.support.rpc import (
     KEY,
     AheadOfTime,
@@ -49,7 +49,7 @@ SESSION = b"POST /session HTTP/1.1\r\nhost: x\r\nfray-key: k1\r\nfray-nonce: 00\
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[RpcServer]:
-    monkeypatch.setattr(accepted_keys, "KEY_READ_INTERVAL", 0.0)
+    monkeypatch.setattr(acceptor, "KEY_READ_INTERVAL", 0.0)
     server = serve_subject()
     yield server
     server.close()
@@ -93,7 +93,7 @@ def test_a_call_before_the_answer_to_the_proof_ends_the_connection(server: RpcSe
 def test_a_caller_that_never_reads_its_replies_delays_no_other_and_is_disconnected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("fray_agents.rpc.wire.sockets.STALL_TIMEOUT", 1.0)
+    monkeypatch.setattr("fray_rpc.wire.http_connection.STALL_TIMEOUT", 1.0)
     server = serve_subject()
     link, _ = open_connection(Target("subject", server.address), Keys())
     large = packed_call("wide", "echo", (b"x" * 2**25,), {})
@@ -260,7 +260,7 @@ def test_no_memory_is_taken_for_a_length_that_is_not_authenticated(server: RpcSe
 
 
 def test_a_message_that_stands_still_ends_its_connection(monkeypatch: pytest.MonkeyPatch, target: Target) -> None:
-    monkeypatch.setattr("fray_agents.rpc.wire.sockets.STALL_TIMEOUT", 1.0)
+    monkeypatch.setattr("fray_rpc.wire.http_connection.STALL_TIMEOUT", 1.0)
     server = serve_subject()
     link, _ = open_connection(Target("subject", server.address), Keys())
     link.sock.sendall(b"POST /calls HTTP/1.1\r\nhost: x\r\ncontent-le")
@@ -292,7 +292,7 @@ def test_a_flood_of_connections_leaves_calls_alone(target: Target) -> None:
 
 
 def test_keys_rotate_without_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accepted_keys, "KEY_READ_INTERVAL", 0.0)
+    monkeypatch.setattr(acceptor, "KEY_READ_INTERVAL", 0.0)
     old, new = KEY, RpcKey("k2", b"the second secret of them")
     ours, theirs = Keys(old), Keys(old)
     server = serve_subject(keys=theirs)
@@ -319,8 +319,8 @@ def refused(address: str, key: RpcKey) -> bool:
 
 
 def test_a_dropped_key_opens_no_connection_and_its_open_connections_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accepted_keys, "KEY_RECHECK_INTERVAL", 0.05)
-    monkeypatch.setattr(accepted_keys, "KEY_READ_INTERVAL", 0.0)
+    monkeypatch.setattr(acceptor, "KEY_RECHECK_INTERVAL", 0.05)
+    monkeypatch.setattr(acceptor, "KEY_READ_INTERVAL", 0.0)
     old, new = KEY, RpcKey("k2", b"the second secret of them")
     ours, theirs = Keys(old), Keys(new, old)
     server = serve_subject(keys=theirs)
@@ -342,7 +342,7 @@ def test_a_dropped_key_opens_no_connection_and_its_open_connections_end(monkeypa
 
 
 def test_a_server_that_was_never_called_reads_no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accepted_keys, "KEY_RECHECK_INTERVAL", 0.01)
+    monkeypatch.setattr(acceptor, "KEY_RECHECK_INTERVAL", 0.01)
     keys = Keys()
     server = serve_subject(keys=keys)
     for _ in range(10):
@@ -375,7 +375,7 @@ def test_keys_that_cannot_be_read_send_one_caller_away_and_no_more(monkeypatch: 
                 raise OSError("the bucket is away")
             return super().keys(fresh)
 
-    monkeypatch.setattr(accepted_keys, "KEY_READ_INTERVAL", 0.0)
+    monkeypatch.setattr(acceptor, "KEY_READ_INTERVAL", 0.0)
     server = serve_subject(keys=Broken())
     target = Target("subject", server.address, "", server.identity)
     before = own_channel(target, Keys())

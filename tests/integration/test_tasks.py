@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from fray_agents.host.agent_lock import try_lock
-from fray_agents.host.directories import host_dir
-from fray_agents.host.ports import held_ports
-from fray_agents.tasks.handle import StartFailed, TaskSpec
+from fray_agents.tasks.task_handle import StartFailed, TaskSpec
+from fray_runtime.directories import host_dir, try_lock
+from fray_runtime.network import held_ports
 from tests.support.tasks import (
     end_of,
     ended,

@@ -18,7 +18,7 @@ import msgspec
 import pytest
 
 from fray_agents.tasks.environment import inherited_environment
-from fray_agents.tasks.handle import ResultFile, TaskSpec
+from fray_agents.tasks.task_handle import ResultFile, TaskSpec
 from tests.support.tasks import end_of, spec
 
 # Functions of a test module are pickled by value, as those of a user's script are: no task can import this module.

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from fray_agents.host.container_engine import ContainerEngine
-from fray_agents.tasks.handle import StartFailed
 from fray_agents.tasks.process_task import ProcessTask
+from fray_agents.tasks.task_handle import StartFailed
 from tests.support import fake_engine
 from tests.support.processes import is_alive
 from tests.support.tasks import FAR, STUBBORN, boottime, contained, ended, lines_of, pids_in, run, started

@@ -9,17 +9,15 @@ from pathlib import Path
 import pytest
 
 from fray import ResourceConfig
-from fray.cli.gang_view import Members
-from fray.cli.job_view import describe
+from fray.cli.job_view import Members, describe
 from fray.job_spec import local_spec, to_spec
 from fray.types import Entrypoint, JobRequest
 from fray_agents.runner.limits import Limits
 from fray_agents.runner.meter import UsageMeter
 from fray_agents.runner.process_tree import descendants
 from fray_agents.runner.task_cgroup import TaskCgroup
-from fray_agents.tasks.limits import limits_of
-from fray_agents.tasks.process_task import ProcessTask
-from fray_agents.tasks.runner_process import start_runner
+from fray_agents.tasks.environment import limits_of
+from fray_agents.tasks.process_task import ProcessTask, start_runner
 from fray_layouts.records import JobRecord
 from tests.support.processes import is_alive
 from tests.support.tasks import FAR, boottime, end_of, lines_of, pids_now, sh, spec

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from fray_agents.runner.task_log import CHUNK_BYTES
-from fray_agents.tasks.handle import TaskSpec
 from fray_agents.tasks.process_task import ProcessTask
+from fray_agents.tasks.task_handle import TaskSpec
 from fray_coordinator.jobs.logs import parse_chunk
 from tests.support.tasks import (
     FAR,

@@ -15,9 +15,8 @@ import msgspec
 import pytest
 
 from fray_agents.tasks import callable_main, force_kill, process_task
-from fray_agents.tasks.handle import StartFailed, TaskFile
-from fray_agents.tasks.process_task import ProcessTask
-from fray_agents.tasks.runner_process import start_runner
+from fray_agents.tasks.process_task import ProcessTask, start_runner
+from fray_agents.tasks.task_handle import StartFailed, TaskFile
 from fray_layouts.parsing import MAX_RESULT_DEPTH
 from tests.support.processes import is_alive
 from tests.support.tasks import (

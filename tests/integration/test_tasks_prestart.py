@@ -18,9 +18,9 @@ import cloudpickle
 import pytest
 
 from fray_agents.tasks import prestart
-from fray_agents.tasks.handle import TaskExit, TaskSpec
 from fray_agents.tasks.prestart import Prestarter
-from fray_agents.tasks.runner_process import start_runner
+from fray_agents.tasks.process_task import start_runner
+from fray_agents.tasks.task_handle import TaskExit, TaskSpec
 from tests.support.processes import is_alive
 from tests.support.tasks import (
     FAR,

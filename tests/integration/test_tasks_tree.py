@@ -12,8 +12,7 @@ import pytest
 
 from fray_agents.host.task_cgroups import claim_prefix
 from fray_agents.runner.process_tree import descendants
-from fray_agents.tasks.process_task import ProcessTask
-from fray_agents.tasks.runner_process import start_runner
+from fray_agents.tasks.process_task import ProcessTask, start_runner
 from tests.support.processes import is_alive
 from tests.support.tasks import (
     FAR,

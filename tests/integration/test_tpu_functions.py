@@ -14,7 +14,7 @@ import pytest
 
 from fray import JobFailed, StorageCluster
 from fray.cluster import current_replica, set_current_cluster
-from fray.tpu import flex, run_on_pod, run_on_pod_multislice_resumable
+from fray.tpu import pods, run_on_pod, run_on_pod_multislice_resumable
 from tests.support.shell import Shell
 from tests.support.waiting import wait_until
 
@@ -61,7 +61,7 @@ def slices(tmp_path: Path) -> Iterator[Slices]:
 def test_a_run_goes_on_with_more_slices_when_they_come(
     slices: Slices, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(flex, "CHECK_INTERVAL", 0.2)
+    monkeypatch.setattr(pods, "CHECK_INTERVAL", 0.2)
     seen = tmp_path / "seen"
     seen.mkdir()
 

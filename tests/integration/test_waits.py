@@ -18,7 +18,7 @@ from fray.cluster import StorageCluster
 from fray.errors import ActorNotFoundError
 from fray.rpc import ClusterResolver
 from fray.types import Entrypoint, JobRequest
-from fray_coordinator.jobs import waiting, waiting_reasons
+from fray_coordinator.jobs import waiting
 from tests.support import actors
 from tests.support.waiting import wait_until
 
@@ -28,9 +28,9 @@ NOBODY = "no live agent in pool default; start one with `fray agent --pool defau
 @pytest.fixture
 def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StorageClient]:
     """A client of a cluster without agents, on which seconds are shorter."""
-    for module in (waiting, waiting_reasons):
+    for module in (waiting, waiting):
         monkeypatch.setattr(module, "WARN_AFTER", 0.1)
-    monkeypatch.setattr("fray.actor.address.WARN_AFTER", 0.1)
+    monkeypatch.setattr("fray.actor.caller.WARN_AFTER", 0.1)
     monkeypatch.setattr(wait_line, "_RENEWAL", 0.02)
     with StorageCluster(str(tmp_path / "root")) as cluster:
         yield StorageClient(cluster)

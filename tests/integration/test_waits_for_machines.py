@@ -16,12 +16,12 @@ from fray.client import StorageClient
 from fray.cluster import StorageCluster
 from fray.pool import WorkerPool
 from fray.types import Entrypoint, JobRequest
-from fray_agents.host.place import host_name
+from fray_agents.host.capacity import host_name
 from fray_agents.provisioning.providers import local
 from fray_coordinator.core import Core
-from fray_coordinator.jobs import waiting, waiting_reasons
+from fray_coordinator.jobs import waiting
 from fray_coordinator.jobs.lookup import live_agents, read_agents
-from fray_coordinator.jobs.machines import change_pool, read_scaler
+from fray_coordinator.jobs.pools import change_pool, read_scaler
 from fray_layouts.records import AgentPoolRecord, ProvisioningSpec, Resources, ScalerRecord
 from tests.support import actors
 from tests.support.agents import on_cluster
@@ -128,7 +128,7 @@ def a_pool(client: StorageClient) -> Callable[[], object]:
 def test_every_wait_for_machines_takes_the_role_and_gives_it_back(
     made: Callable[[StorageClient], Callable[[], object]], shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (waiting, waiting_reasons):
+    for module in (waiting, waiting):
         monkeypatch.setattr(module, "WARN_AFTER", 0.1)
     monkeypatch.setattr("fray.pool.diagnosis.WARN_AFTER", 0.1)
     allow(shell.root, 0)

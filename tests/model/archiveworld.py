@@ -12,9 +12,14 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from fray_coordinator.protocol.admission import admit_or_withdraw, record_of_drop
-from fray_coordinator.protocol.archiving import archive_time, blobs_to_keep, may_archive
-from fray_coordinator.protocol.retention import oldest_kept_month, unneeded_blobs
+from fray_coordinator.protocol.job_identity import admit_or_withdraw, record_of_drop
+from fray_coordinator.protocol.retention import (
+    archive_time,
+    blobs_to_keep,
+    may_archive,
+    oldest_kept_month,
+    unneeded_blobs,
+)
 from fray_coordinator.protocol.transitions import Status
 from fray_layouts.object_keys import BlobKeys
 from fray_layouts.records import ClusterSettings, JobRecord

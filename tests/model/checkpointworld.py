@@ -11,12 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from fray_coordinator.protocol.checkpoints import (
-    Checkpoint,
-    checkpoint,
-    fence,
-    landed_before,
-)
+from fray_coordinator.protocol.naming import Checkpoint, checkpoint, fence, landed_before
 from tests.model.explorer import Step
 
 CALLS = (1, 2)

@@ -16,14 +16,13 @@ from typing import Any, Literal, NamedTuple
 
 from msgspec.structs import replace
 
-from fray_coordinator.protocol.cascade import ChildVerdict, adopted, judge_child
 from fray_coordinator.protocol.claiming import Skip, claim, holds_attempt
 from fray_coordinator.protocol.commit import (
     AttemptEnd,
     end_of_attempt,
     requeue_lost,
 )
-from fray_coordinator.protocol.stopping import request_stop
+from fray_coordinator.protocol.stopping import ChildVerdict, adopted, judge_child, request_stop
 from fray_coordinator.protocol.transitions import Status
 from fray_layouts.records import (
     AttemptExit,

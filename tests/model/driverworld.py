@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from fray_coordinator.protocol.cascade import ChildVerdict, judge_child
 from fray_coordinator.protocol.claiming import Skip, claim
 from fray_coordinator.protocol.commit import (
     AttemptEnd,
@@ -26,7 +25,7 @@ from fray_coordinator.protocol.commit import (
 from fray_coordinator.protocol.drivers import DRIVER_ATTEMPT, driver_records
 from fray_coordinator.protocol.failure_detection import declare_dead, needs_reaping
 from fray_coordinator.protocol.heartbeat import is_fenced
-from fray_coordinator.protocol.stopping import request_stop
+from fray_coordinator.protocol.stopping import ChildVerdict, judge_child, request_stop
 from fray_coordinator.protocol.transitions import Status
 from fray_layouts.records import (
     AgentRecord,

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
-from fray_coordinator.protocol.admission import admit_or_withdraw, record_of_drop
+from fray_coordinator.protocol.job_identity import admit_or_withdraw, record_of_drop
 from fray_coordinator.protocol.transitions import Status
 from fray_layouts.errors import InvalidInput
 from fray_layouts.spec import JobSpec

@@ -16,7 +16,6 @@ from msgspec.structs import replace as changed
 
 from fray_agents.agent.held import HeldBundle, HeldPlacement
 from fray_agents.agent.leases import Leases
-from fray_coordinator.protocol.cascade import ChildVerdict
 from fray_coordinator.protocol.claiming import Skip, claim
 from fray_coordinator.protocol.placements.assignment import assign
 from fray_coordinator.protocol.placements.hosts import host_view
@@ -24,6 +23,7 @@ from fray_coordinator.protocol.placements.owners import owner_of_job
 from fray_coordinator.protocol.placements.rounds import next_round
 from fray_coordinator.protocol.placements.votes import MemberAction, Voter, member_action, phase_of_owner
 from fray_coordinator.protocol.scheduling import HostKind, entry_of, shortage
+from fray_coordinator.protocol.stopping import ChildVerdict
 from fray_coordinator.store.records import Stored
 from fray_layouts.records import AgentRecord, Holding, JobLease, JobRecord, Placement, PlacementMember, Resources
 from fray_layouts.spec import EntrypointSpec, JobSpec

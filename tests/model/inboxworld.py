@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from fray_coordinator.protocol.admission import admit_or_withdraw, record_of_drop
+from fray_coordinator.protocol.job_identity import admit_or_withdraw, record_of_drop
 from fray_coordinator.protocol.retention import is_removable
 from fray_coordinator.protocol.stopping import request_stop
 from fray_coordinator.protocol.transitions import Status

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from fray_coordinator.queue.poison_isolation import PoisonIsolation
+from fray_coordinator.queue.held_segment import PoisonIsolation
 from tests.model.explorer import Step
 
 

@@ -16,24 +16,27 @@ from functools import cache
 
 from msgspec.structs import replace
 
-from fray_coordinator.protocol.cascade import ChildVerdict
-from fray_coordinator.protocol.claiming import Skip, claim, holds_attempt
+from fray_coordinator.protocol.claiming import IndexAction, Skip, action_for, claim, holds_attempt
 from fray_coordinator.protocol.commit import (
     AttemptEnd,
     end_of_attempt,
     requeue_lost,
 )
-from fray_coordinator.protocol.dropped_jobs import UNLISTED_BEATS, MissedJob, is_dropped
-from fray_coordinator.protocol.failure_detection import declare_dead, needs_reaping
+from fray_coordinator.protocol.failure_detection import (
+    UNLISTED_BEATS,
+    MissedJob,
+    declare_dead,
+    is_dropped,
+    needs_reaping,
+)
 from fray_coordinator.protocol.heartbeat import (
     HeartbeatInput,
     is_fenced,
     next_beat,
     with_mail,
 )
-from fray_coordinator.protocol.pending_index import IndexAction, action_for
 from fray_coordinator.protocol.scheduling import entry_of
-from fray_coordinator.protocol.stopping import request_stop
+from fray_coordinator.protocol.stopping import ChildVerdict, request_stop
 from fray_coordinator.protocol.transitions import Status
 from fray_layouts.records import (
     AttemptExit,

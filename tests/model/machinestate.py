@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple, TypeVar
 
-from fray_coordinator.protocol.scaling.listed import ListedMachine, ListedState
 from fray_coordinator.protocol.scaling.machines import CALL_SECONDS
-from fray_coordinator.protocol.scaling.view import PoolView
+from fray_coordinator.protocol.scaling.view import ListedMachine, ListedState, PoolView
 from fray_layouts.records import AgentRecord, MachineRecord, ProvisioningSpec, Resources
 from fray_layouts.states import AgentState, MachineState
 

@@ -12,7 +12,7 @@ from functools import cache
 from typing import NamedTuple
 
 from fray_coordinator.protocol import queue_lease as rules
-from fray_coordinator.queue.poison_isolation import PoisonIsolation
+from fray_coordinator.queue.held_segment import PoisonIsolation
 from fray_layouts.queue_records import QueueLease
 from tests.model.explorer import Step
 

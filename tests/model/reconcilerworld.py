@@ -1,6 +1,6 @@
 """A small world for the lease of the coordinator's pass and for death by observation.
 
-The decisions are all of `protocol.reconciler_lease`, and `observe`, `has_timed_out`, `defer_mass_failure` and
+The decisions are all of `protocol.role_lease`, and `observe`, `has_timed_out`, `defer_mass_failure` and
 `declare_dead` of `protocol.failure_detection`. X is the watched agent; at first it holds the lease. The observer looks
 at the lease, takes it when it may, and runs passes; or it runs `fray coordinate --once` again and again. When an
 observer dies, another one follows, which knows nothing at first. Time goes in intervals, the same for beats and passes.
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from fray_coordinator.protocol import reconciler_lease, role_lease
+from fray_coordinator.protocol import role_lease
 from fray_coordinator.protocol.failure_detection import (
     MAX_GAP_INTERVALS,
     declare_dead,
@@ -148,7 +148,7 @@ class PassWorld:
         eye = w.eye._replace(known=_old(w.eye.known), told=_old(w.eye.told))
         yield Step("X beats", w._replace(silent=0, noted=OLD, suspect=_old(w.suspect), slow=_old(w.slow), eye=eye))
         if w.holder == "X":
-            renewed = reconciler_lease.after_pass(_record(w), "X", CURRENT, {}, {}, {}, 0.0, 0.0)
+            renewed = role_lease.after_pass(_record(w), "X", CURRENT, {}, {}, {}, 0.0, 0.0)
             after = w._replace(noted=renewed.holder_beat, suspect=None, eye=w.eye._replace(seen=False))
             yield Step("X renews the lease", after)
         if "crash" in w.faults:
@@ -196,7 +196,7 @@ class PassWorld:
                 return mine._replace(age=min(mine.age + found.age, DEATH_INTERVALS))
             if not self.rules.spared_for_one_is_spared_for_all:
                 return max(mine, found, key=lambda one: one.age)
-        return _age(reconciler_lease.after_run_without_lease(_record(w), _suspects(mine), {"X"}).suspects)
+        return _age(role_lease.after_run_without_lease(_record(w), _suspects(mine), {"X"}).suspects)
 
     def _look(self, w: Watched) -> Step[Watched]:
         eye = w.eye
@@ -212,7 +212,7 @@ class PassWorld:
             return Step("it is too late to take the lease", w._replace(eye=self._anew(w.eye)))
         noted = w.noted if self.rules.credit_at_the_noted_beat else CURRENT
         found = _record(w._replace(noted=noted, suspect=self._told(w)))
-        suspect = _age(reconciler_lease.inherited_suspects(found, float(w.eye.age), X if w.holder == "X" else None))
+        suspect = _age(role_lease.inherited_suspects(found, float(w.eye.age), X if w.holder == "X" else None))
         eye = self._anew(w.eye)._replace(phase="pass", told=suspect)
         return Step(f"it takes the lease: {suspect}", w._replace(holder=ME, noted=OLD, suspect=suspect, eye=eye))
 
@@ -243,7 +243,7 @@ class PassWorld:
             return Step("it has lost the lease", w._replace(eye=self._anew(w.eye)))
         known = w.eye.known
         told = self._as_told(known) if known is not None and (known.deferred or known.age) else None
-        kept = _age(reconciler_lease.after_pass(_record(w), ME, OLD, _suspects(told), {}, {}, 0.0, 0.0).suspects)
+        kept = _age(role_lease.after_pass(_record(w), ME, OLD, _suspects(told), {}, {}, 0.0, 0.0).suspects)
         eye = self._anew(w.eye)._replace(passes=w.eye.passes + (self.life is not None))
         return Step(f"it renews the lease: {kept}", w._replace(suspect=kept, eye=eye))
 

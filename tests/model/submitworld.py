@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from fray_coordinator.protocol.pending_index import IndexAction, action_for, is_created_late
+from fray_coordinator.protocol.claiming import IndexAction, action_for, is_created_late
 from fray_coordinator.protocol.scheduling import entry_of
 from fray_layouts.records import ClusterSettings, JobRecord
 from tests.model.essence import Job, record

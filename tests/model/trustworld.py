@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
-from fray_coordinator.protocol.cascade import ChildVerdict
 from fray_coordinator.protocol.claiming import Skip, claim
 from fray_coordinator.protocol.commit import (
     AttemptEnd,
@@ -28,6 +27,7 @@ from fray_coordinator.protocol.heartbeat import (
     task_deadline,
     trusted_until,
 )
+from fray_coordinator.protocol.stopping import ChildVerdict
 from fray_layouts.records import (
     AgentRecord,
     AttemptExit,

@@ -13,9 +13,9 @@ import cloudpickle
 import pytest
 
 from fray.actor import ActorUnavailableError, CallInterrupted, current_actor, idempotent
+from fray.backends.iris import FrayIrisClient
 from fray.current_client import current_client
 from fray.errors import ActorNotFoundError, InvalidInput
-from fray.iris_backend import FrayIrisClient
 from fray.types import ActorConfig, Entrypoint, JobRequest, JobStatus
 from fray_coordinator.errors import NameTaken
 from tests.support.waiting import wait_until
@@ -136,7 +136,7 @@ def test_a_detached_actor_outlives_its_client_and_is_found_by_name(controller: s
 
 LEAVES = """
 import os, sys
-from fray.iris_backend import FrayIrisClient
+from fray.backends.iris import FrayIrisClient
 group = FrayIrisClient(sys.argv[1]).create_actor_group(dict, name="left", count=1)
 group.wait_ready(timeout=200)
 print(group.jobs[0].job_id, flush=True)

@@ -11,12 +11,12 @@ from pathlib import Path
 import cloudpickle
 import pytest
 
+from fray.backends.iris import FrayIrisClient
+from fray.backends.iris.cluster import IrisCluster
 from fray.client import JobAlreadyExists, JobFailed, wait_all
 from fray.cluster import current_replica
-from fray.cluster.iris.cluster import IrisCluster
 from fray.current_client import current_client, set_current_client
 from fray.errors import InvalidInput, NoResult
-from fray.iris_backend import FrayIrisClient
 from fray.types import Entrypoint, EnvironmentConfig, JobRequest, JobStatus, ReservationConfig, ResourceConfig
 from fray_coordinator.errors import JobNotFound
 

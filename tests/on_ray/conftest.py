@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from fray.ray_backend.client import RayClient
+from fray.backends.ray.client import RayClient
 
 if find_spec("ray") is None:
     collect_ignore_glob = ["test_*.py"]

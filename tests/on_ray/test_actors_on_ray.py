@@ -12,10 +12,10 @@ import cloudpickle
 import pytest
 
 from fray.actor import ActorUnavailableError, CallInterrupted, idempotent
+from fray.backends.ray.client import RayClient
 from fray.errors import ActorNotFoundError, InvalidInput, NameTaken
-from fray.ray_backend.client import RayClient
 from fray.types import ActorConfig, CheckpointConfig, EnvironmentConfig, JobStatus
-from fray_agents.rpc.errors import RemoteError
+from fray_rpc.errors import RemoteError
 from tests.behaviour.actors import *  # noqa: F403
 from tests.behaviour.actors import create, create_group
 from tests.support import actors

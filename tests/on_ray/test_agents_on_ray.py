@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from fray.backends.ray import RayClient
 from fray.client import wait_all
-from fray.ray_backend import RayClient
 from fray.types import Entrypoint, EnvironmentConfig, JobRequest, ResourceConfig
 from tests.support.examples import EXAMPLES, LOCAL_DEVELOPMENT_SAYS, PROJECT_REPORT, project_wheels, run_example
 from tests.support.waiting import PATIENCE

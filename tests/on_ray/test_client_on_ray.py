@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fray.ray_backend.client import RayClient
+from fray.backends.ray.client import RayClient
 from fray.types import Entrypoint, JobRequest
 from tests.behaviour.clients import *  # noqa: F403
 from tests.support.waiting import PATIENCE, wait_until

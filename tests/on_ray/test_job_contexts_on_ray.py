@@ -11,11 +11,11 @@ import cloudpickle
 import pytest
 
 from fray.actor import current_actor
+from fray.backends.ray.client import RayClient
 from fray.current_client import current_client
 from fray.errors import ActorUnavailableError
 from fray.job import JobContext, RayContext, create_job_ctx
 from fray.job.context import get_default_job_ctx
-from fray.ray_backend.client import RayClient
 from tests.behaviour.job_contexts import *  # noqa: F403
 from tests.behaviour.job_contexts import Counter
 from tests.support.waiting import wait_until

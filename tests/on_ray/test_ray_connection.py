@@ -9,7 +9,7 @@ import sys
 import pytest
 import ray
 
-from fray.cluster.ray.connection import AUTO, connected, is_ray
+from fray.backends.ray.connection import AUTO, connected
 from fray.errors import InvalidInput
 
 
@@ -35,11 +35,6 @@ def test_a_proxy_that_fails_to_start_a_server_is_asked_again(monkeypatch: pytest
         assert asked == [address] * 3
         with pytest.raises(InvalidInput, match="there is no Ray"):
             connected(address)
-
-
-@pytest.mark.parametrize(("root", "expected"), [("ray:auto", True), ("ray://head:10001", True), ("rays/folder", False)])
-def test_the_roots_of_ray(root: str, expected: bool) -> None:
-    assert is_ray(root) is expected
 
 
 def test_only_users_of_ray_import_it() -> None:

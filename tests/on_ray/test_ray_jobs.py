@@ -13,13 +13,13 @@ from pathlib import Path
 import cloudpickle
 import pytest
 
+from fray.backends.ray import RayClient
+from fray.backends.ray.jobs import RayJobs
 from fray.client import JobAlreadyExists, JobFailed, JobHandle, wait_all
 from fray.cluster import current_cluster, current_replica
 from fray.cluster.current_job import current_job
-from fray.cluster.ray.jobs import RayJobs
 from fray.current_client import current_client
 from fray.errors import InvalidInput, JobNotFound, NoOutputs, NoResult
-from fray.ray_backend import RayClient
 from fray.types import Entrypoint, EnvironmentConfig, JobRequest, JobStatus, ResourceConfig
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -70,7 +70,7 @@ def leave_threads_in_ray() -> str:
     """Return while 200 daemon threads wait for ever. One of them may ask for the interpreter at any moment."""
     import threading
 
-    from fray.cluster.ray.connection import connected
+    from fray.backends.ray.connection import connected
 
     ray = connected()
     never = ray.remote(num_cpus=0)(lambda: time.sleep(PATIENCE)).remote()
@@ -127,7 +127,7 @@ def test_a_name_is_adopted_by_every_driver_of_the_namespace(client: RayClient) -
     program = """if True:
         import ray
         ray.init(address="auto", namespace="fray", log_to_driver=False)
-        from fray.ray_backend import RayClient
+        from fray.backends.ray import RayClient
         from fray.types import Entrypoint, JobRequest
         print("found", RayClient().submit(JobRequest("long", Entrypoint.from_binary("true"))).job_id)
         """

@@ -16,8 +16,8 @@ import pytest
 import ray
 
 from fray.actor import idempotent
+from fray.backends.ray import RayClient
 from fray.errors import JobFailed
-from fray.ray_backend import RayClient
 from fray.types import Entrypoint, EnvironmentConfig, JobRequest, JobStatus, ResourceConfig
 from tests.support.ray_nodes import another_node, lose
 from tests.support.waiting import PATIENCE, wait_until
@@ -79,7 +79,7 @@ TWO_RAYS = """
 import sys
 from fray import Entrypoint, JobRequest, ResourceConfig
 from fray.errors import JobNotFound
-from fray.ray_backend import RayClient
+from fray.backends.ray import RayClient
 from tests.support.ray_nodes import local_ray
 from tests.support.waiting import wait_until
 

@@ -11,9 +11,9 @@ from typing import Any
 import cloudpickle
 import pytest
 
+from fray.backends.ray.attempt_run import free_slices
+from fray.backends.ray.jobs import RayJobs
 from fray.cluster import current_replica, set_current_cluster
-from fray.cluster.ray.attempt_run import free_slices
-from fray.cluster.ray.jobs import RayJobs
 from fray.errors import JobFailed
 from fray.tpu import run_on_pod, run_on_pod_multislice_resumable, run_on_pod_resumable
 from tests.support.ray_nodes import another_node

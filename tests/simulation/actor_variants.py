@@ -9,9 +9,8 @@ from msgspec.structs import replace
 from fray_agents.agent.attempt_runner import AttemptRunner
 from fray_agents.agent.membership import Membership
 from fray_coordinator.actors.checkpoints import CheckpointLog
-from fray_coordinator.protocol import checkpoints, commit, naming
-from fray_coordinator.protocol.checkpoints import Checkpoint
-from fray_coordinator.protocol.naming import HighWaterMark, NameHolder
+from fray_coordinator.protocol import commit, naming
+from fray_coordinator.protocol.naming import Checkpoint, HighWaterMark, NameHolder
 from fray_coordinator.reconcile.removal import StaleEndpoints
 from fray_coordinator.store.interface import ANY
 from fray_coordinator.store.records import Records, Stored, UpdateResult
@@ -86,7 +85,7 @@ def endpoints_are_left_to_their_servers() -> list[Swap]:
 @variant
 def fences_without_state() -> list[Swap]:
     """A fence is only a mark; the state is that of the last checkpoint below it, as long as that exists."""
-    real = checkpoints.fence
+    real = naming.fence
 
     def fence(*given: Any) -> Any:
         made = real(*given)

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from fray_agents.tasks.handle import TaskSpec
+from fray_agents.tasks.task_handle import TaskSpec
 from fray_coordinator.errors import StoreError
 from fray_coordinator.protocol.naming import Rank, rank
 from fray_coordinator.protocol.transitions import TERMINAL, Status

@@ -11,14 +11,14 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from fray_agents.tasks.environment import ENDPOINTS_FILE
-from fray_agents.tasks.handle import TaskSpec
-from fray_coordinator.actors import discovery
+from fray_agents.tasks.task_handle import TaskSpec
+from fray_coordinator.actors import naming
 from fray_coordinator.actors.checkpoints import CheckpointLog, open_log
 from fray_coordinator.core import Core
 from fray_coordinator.errors import Fenced, StaleAttempt, StoreError
 from fray_layouts.object_keys import EndpointKey
 from fray_layouts.records import AttemptExit, EndpointRecord
+from fray_runtime.current_task import ENDPOINTS_FILE
 from tests.simulation.loop import Participant
 from tests.simulation.tasks import HostTask
 
@@ -120,7 +120,7 @@ class ActorTask(HostTask):
         server = self.world.servers[record.address] = Server(record, process)
         while True:
             try:
-                await discovery.publish(core, record, singleton=True)
+                await naming.publish(core, record, singleton=True)
                 return server
             except StoreError:
                 await asyncio.sleep(1.0)

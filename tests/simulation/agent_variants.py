@@ -13,19 +13,12 @@ from msgspec.structs import replace
 
 from fray_agents.agent import claimer
 from fray_agents.agent.agent import Agent
-from fray_agents.agent.heartbeat import Heartbeat
-from fray_agents.agent.job_watch import JobWatch
-from fray_agents.agent.membership import Membership
-from fray_agents.agent.pool_bell import PoolBell
-from fray_coordinator.jobs import mailbox
+from fray_agents.agent.attempt_runner import JobWatch
+from fray_agents.agent.membership import Heartbeat, Membership
+from fray_agents.agent.pool_notices import PoolBell
+from fray_coordinator.jobs import notifications
 from fray_coordinator.persist import persist
-from fray_coordinator.protocol import (
-    failure_detection,
-    heartbeat,
-    pending_index as index_rules,
-    reconciler_lease,
-    retention,
-)
+from fray_coordinator.protocol import claiming as index_rules, failure_detection, heartbeat, retention, role_lease
 from fray_coordinator.reconcile import failure_detector, reaper
 from fray_coordinator.reconcile.reconciler import Reconciler
 from fray_coordinator.reconcile.repair import Repair
@@ -120,7 +113,7 @@ def mail_that_overwrites() -> list[Swap]:
             body = codec.successor(replace(found.record, mail=True), core.rng.unique_id(), found.record)
             await core.store.put(found.key, codec.encode(body, found.raw), ANY, body.op)
 
-    return [(mailbox, "post_mail", post_mail)]
+    return [(notifications, "post_mail", post_mail)]
 
 
 @variant
@@ -268,7 +261,7 @@ def polling_without_back_off() -> list[Swap]:
 @variant
 def a_cluster_is_never_quiet() -> list[Swap]:
     """The pass is run as often as ever while nothing is left to do."""
-    return [(reconciler_lease, "next_pass_in", lambda agents, nothing_to_do, settings: settings.pass_interval)]
+    return [(role_lease, "next_pass_in", lambda agents, nothing_to_do, settings: settings.pass_interval)]
 
 
 @variant

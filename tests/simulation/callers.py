@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from fray_coordinator.actors import naming
-from fray_coordinator.actors.discovery import EndpointLookup
+from fray_coordinator.actors.naming import EndpointLookup
 from fray_coordinator.core import Core
 from fray_coordinator.errors import NameTaken, StoreError
 from fray_coordinator.jobs.stopping import stop

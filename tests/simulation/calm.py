@@ -7,25 +7,24 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from fray_agents.agent.agent import Agent
-from fray_agents.agent.heartbeat import BEATS_PER_CHECK
 from fray_agents.agent.held import HeldLease, HeldPlacement
+from fray_agents.agent.membership import BEATS_PER_CHECK
 from fray_coordinator.jobs.submission import new_record, submit_one
-from fray_coordinator.protocol import reconciler_lease
-from fray_coordinator.protocol.dropped_jobs import UNLISTED_BEATS
+from fray_coordinator.protocol import role_lease
+from fray_coordinator.protocol.failure_detection import UNLISTED_BEATS
 from fray_coordinator.protocol.heartbeat import max_interval
 from fray_coordinator.protocol.placements.owners import RESERVATION
-from fray_coordinator.protocol.reconciler_lease import QUIET_INTERVALS
+from fray_coordinator.protocol.role_lease import QUIET_INTERVALS
 from fray_coordinator.protocol.transitions import TERMINAL, Status
 from fray_coordinator.reconcile.admission import REJECTION_SWEEP_INTERVAL
 from fray_coordinator.reconcile.repair import POOL_SWEEP_INTERVAL
 from fray_layouts import codec
-from fray_layouts.inbox_keys import InboxKeys
 from fray_layouts.index_keys import ChildKey, PendingKey, PlacementKey
 from fray_layouts.object_keys import CoordinatorKeys, JobKeys, ReservationKeys
 from fray_layouts.records import ClusterSettings, JobRecord, ReconcilerRecord
 from fray_layouts.spec_parsing import parse_spec
 from fray_layouts.states import AgentState
-from fray_layouts.work_keys import WorkKeys
+from fray_layouts.work_keys import InboxKeys, WorkKeys
 from tests.simulation.clocks import EPOCH, HostClock
 from tests.simulation.invariants import Broken, job_named_by, told
 from tests.simulation.loop import Participant
@@ -260,7 +259,7 @@ def _lease(world: World) -> ReconcilerRecord:
 
 
 def _is_quiet(world: World) -> bool:
-    return reconciler_lease.is_quiet(_lease(world), ClusterSettings())
+    return role_lease.is_quiet(_lease(world), ClusterSettings())
 
 
 def _has_something_left(world: World) -> bool:

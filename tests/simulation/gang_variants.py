@@ -8,11 +8,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from fray_agents.agent import membership, placement_watch
+from fray_agents.agent import membership, placement_loop
 from fray_agents.agent.held import HeldTask
 from fray_agents.agent.leases import Leases
-from fray_agents.agent.orphans import make_room_for_parents
-from fray_coordinator.jobs import gang_commit, gang_exits
+from fray_agents.agent.overcommit import make_room_for_parents
+from fray_coordinator.jobs import commit
 from fray_coordinator.placements.family_turns import FamilyTurns
 from fray_coordinator.placements.scheduler import PlacementScheduler
 from fray_coordinator.protocol.placements import assignment, gang_end, hosts, owners, rounds, votes
@@ -226,7 +226,7 @@ def the_end_of_the_backfill_window_moves() -> list[Swap]:
 @rule(17)
 def members_do_not_watch_their_gang() -> list[Swap]:
     """A member looks at its running gangs once an hour."""
-    return [(placement_watch, "RUNNING_POLLS", 3600)]
+    return [(placement_loop, "RUNNING_POLLS", 3600)]
 
 
 @rule(18)
@@ -236,7 +236,7 @@ def exits_are_not_stored() -> list[Swap]:
     async def store_exit(core: Any, job: Any, replica: int, left: Any) -> Any:
         return left
 
-    return everywhere(gang_exits.store_exit, store_exit)
+    return everywhere(commit.store_exit, store_exit)
 
 
 @rule(19, "tests/unit/test_gang_end.py::test_a_member_of_an_attempt_that_is_over_writes_nothing")
@@ -248,7 +248,7 @@ def members_of_an_earlier_attempt_end_the_gang() -> list[Swap]:
 @rule(20)
 def only_the_member_with_replica_0_writes_the_success() -> list[Swap]:
     """The member with replica 0 writes the end, if it sees all exits."""
-    real = gang_commit.end_member
+    real = commit.end_member
 
     async def end_member(core: Any, held: Any, agent: str, own: Any) -> Any:
         return await real(core, held, agent, own) if 0 in gang_end.replicas_of(held.record, agent) else held
@@ -271,7 +271,7 @@ def a_gang_succeeds_with_its_first_replica() -> list[Swap]:
 @rule(21, "tests/unit/test_gang_commit.py::test_few_members_of_a_large_gang_write_that_one_has_failed")
 def all_members_write_at_once() -> list[Swap]:
     """No member waits for its turn to end the gang."""
-    return everywhere(gang_commit._turn, lambda *given: 0.0)
+    return everywhere(commit._turn, lambda *given: 0.0)
 
 
 @rule(22, "tests/unit/test_gang_commit.py::test_a_failure_that_meets_a_stop_ends_the_gang_once_all_have_ended")

@@ -18,9 +18,9 @@ from fray_agents.agent import private_pools
 from fray_agents.agent.agent import Agent, AgentOptions
 from fray_agents.agent.held import HeldLease, HeldPlacement
 from fray_agents.agent.leases import Leases
-from fray_agents.agent.placement_watch import PlacementWatch
-from fray_agents.host.place import HostPlace
-from fray_agents.tasks.handle import TaskSpec
+from fray_agents.agent.placement_loop import PlacementWatch
+from fray_agents.host.capacity import HostPlace
+from fray_agents.tasks.task_handle import TaskSpec
 from fray_coordinator.protocol.placements.rounds import owner_of
 from fray_coordinator.protocol.transitions import TERMINAL, Status
 from fray_coordinator.reconcile.reconciler import Reconciler

@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from fray_agents.tasks.handle import TaskSpec
+from fray_agents.tasks.task_handle import TaskSpec
 from fray_coordinator.protocol.transitions import is_terminal
 from fray_coordinator.store.interface import ROWS_PER_REQUEST
 from fray_layouts.records import AttemptExit

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from fray_agents.agent.agent import Agent, AgentOptions
 from fray_agents.agent.daemon import run_agent
-from fray_agents.environments.errors import EnvironmentFailed
-from fray_agents.pickling import OWN_PYTHON
-from fray_agents.tasks.handle import StartFailed, TaskHandle, TaskSpec
+from fray_agents.environments.cache import EnvironmentFailed
+from fray_agents.tasks.task_handle import StartFailed, TaskHandle, TaskSpec
 from fray_coordinator.errors import BadRecord, ParentNotRunning, StoreError, StoreRefused, StoreUnavailable
 from fray_coordinator.jobs.submission import submit
 from fray_layouts.errors import InvalidInput
 from fray_layouts.records import Resources, SliceMember, Software
 from fray_layouts.spec import JobSpec
 from fray_layouts.spec_parsing import parse_spec
+from fray_runtime.pickling import OWN_PYTHON
 from tests.simulation.disk import DiskPath
 from tests.simulation.loop import Participant
 from tests.simulation.tasks import HostTask

@@ -13,10 +13,10 @@ import msgspec
 from fray_coordinator.protocol.heartbeat import TRUST_INTERVALS
 from fray_coordinator.protocol.transitions import TERMINAL, Status
 from fray_coordinator.store.interface import Object
-from fray_layouts.inbox_keys import InboxKeys
 from fray_layouts.object_keys import AgentKeys, ArchiveKeys, JobIds, JobKeys
 from fray_layouts.records import AgentRecord, ClusterSettings, JobRecord, Placement
 from fray_layouts.spec import is_gang
+from fray_layouts.work_keys import InboxKeys
 from tests.simulation.effects import Run
 from tests.simulation.loop import Participant
 

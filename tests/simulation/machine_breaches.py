@@ -7,10 +7,10 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from fray_agents.provisioning.provider import MachineRequest
-from fray_coordinator.protocol.scaling.listed import ListedMachine, ListedState
+from fray_coordinator.protocol.scaling.view import ListedMachine, ListedState
 from fray_coordinator.store.interface import Object
 from fray_layouts import codec
-from fray_layouts.machine_keys import MachineKeys
+from fray_layouts.object_keys import MachineKeys
 from fray_layouts.records import MachineRecord
 from tests.simulation.clocks import EPOCH
 from tests.simulation.loop import Participant

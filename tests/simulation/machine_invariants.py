@@ -7,14 +7,13 @@ from typing import Any
 from fray_agents.provisioning.provider import MachineRequest
 from fray_coordinator.errors import StoreError
 from fray_coordinator.protocol.role_lease import LEASE_INTERVALS
-from fray_coordinator.protocol.scaling.costs import cost_so_far
 from fray_coordinator.protocol.scaling.machines import BOOT_SECONDS, CALL_SECONDS
+from fray_coordinator.protocol.scaling.shares import cost_so_far
 from fray_coordinator.protocol.transitions import TERMINAL, Status
 from fray_coordinator.store.interface import ANY, NotApplied, Object
 from fray_layouts import codec
 from fray_layouts.errors import FrayError
-from fray_layouts.machine_keys import MachineKeys
-from fray_layouts.object_keys import JobKeys
+from fray_layouts.object_keys import JobKeys, MachineKeys
 from fray_layouts.records import ClusterSettings, JobRecord, MachineRecord, ProvisioningSpec
 from fray_layouts.states import MachineState
 from tests.simulation.clocks import EPOCH

@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from fray_agents.provisioning.provider import MachineRequest, ProviderError
-from fray_coordinator.protocol.scaling.listed import ListedMachine, ListedState
+from fray_coordinator.protocol.scaling.view import ListedMachine, ListedState
 from tests.simulation.loop import OWNER
 from tests.simulation.scenario import Plan, between
 

@@ -10,14 +10,13 @@ from msgspec.structs import replace
 
 from fray_coordinator.core import Core
 from fray_coordinator.errors import StoreError
-from fray_coordinator.jobs.machines import change_pool
+from fray_coordinator.jobs.pools import change_pool
 from fray_coordinator.jobs.stopping import stop
 from fray_coordinator.jobs.submission import submit
 from fray_coordinator.placements import reservations
 from fray_coordinator.protocol.scaling.machines import given_up_stray
 from fray_layouts.errors import FrayError
-from fray_layouts.machine_keys import MachineKeys
-from fray_layouts.object_keys import JobIds, JobKeys, PoolKeys
+from fray_layouts.object_keys import JobIds, JobKeys, MachineKeys, PoolKeys
 from fray_layouts.records import AgentPoolRecord, MachineRecord, ReservationRecord, ReservedPart, TpuSettings
 from fray_layouts.spec import GangSpec, ResourceSpec
 from fray_layouts.spec_parsing import parse_spec

@@ -13,8 +13,7 @@ from msgspec.structs import replace
 from fray_agents.provisioning import pool_run, scaler
 from fray_coordinator.protocol.cluster_identity import why_not_here
 from fray_coordinator.protocol.scaling import machines, planning
-from fray_coordinator.protocol.scaling.provisioning import account_of
-from fray_coordinator.protocol.scaling.scope import ScalingScope
+from fray_coordinator.protocol.scaling.provisioning import ScalingScope, account_of
 from tests.simulation.broken_code import Swap, Variants, everywhere
 from tests.simulation.machine_provider import Service
 

@@ -25,18 +25,18 @@ from unittest import mock
 from fray_agents.agent import agent as agent_module, scaler_loop, voting
 from fray_agents.agent.agent import Agent, AgentOptions
 from fray_agents.host import agent_lock
-from fray_agents.host.place import HostPlace
-from fray_agents.host.ports import HeldPorts
+from fray_agents.host.capacity import HostPlace
 from fray_agents.provisioning.provider import ProviderError
 from fray_agents.provisioning.scaler import Scaler
 from fray_coordinator.clock import RandomSource
 from fray_coordinator.core import Core, core_on
 from fray_coordinator.errors import RootMismatch, StoreError
-from fray_coordinator.protocol.scaling.scope import ScalingScope
+from fray_coordinator.protocol.scaling.provisioning import ScalingScope
 from fray_coordinator.store.memory import MemoryBackend, MemoryContents
 from fray_coordinator.store.store import Store
-from fray_layouts.machine_keys import MachineKeys
+from fray_layouts.object_keys import MachineKeys
 from fray_layouts.records import ClusterSettings, ProvisioningSpec, SliceMember
+from fray_runtime.network import HeldPorts
 from tests.simulation.campaign import main
 from tests.simulation.clocks import HostClock
 from tests.simulation.invariants import Broken

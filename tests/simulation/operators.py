@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from fray_coordinator import fsck
 from fray_coordinator.core import Core
-from fray_coordinator.jobs.archive import find_record
-from fray_coordinator.jobs.retrying import retry, retry_obstacles
-from fray_coordinator.placements.routing import outside_of_ended
+from fray_coordinator.jobs.job_archive import find_record
+from fray_coordinator.jobs.submission import retry, retry_obstacles
+from fray_coordinator.placements.launching import outside_of_ended
 from fray_coordinator.protocol.transitions import TERMINAL, Status
-from fray_layouts.inbox_keys import InboxKeys
+from fray_layouts.work_keys import InboxKeys
 from tests.simulation.scenario import Habits, Plan
 from tests.simulation.users import User
 from tests.simulation.work import drawn_placed, drawn_spec

@@ -15,9 +15,9 @@ from fray_agents.agent import agent as agent_module, daemon as serve_module, dri
 from fray_agents.agent.agent import Agent, AgentOptions
 from fray_agents.agent.driver import DriverLease
 from fray_agents.host import agent_lock
-from fray_agents.host.ports import FIRST_PORT, LAST_PORT, HeldPorts
 from fray_coordinator.core import Core
 from fray_layouts import codec
+from fray_runtime.network import FIRST_PORT, LAST_PORT, HeldPorts
 from tests.simulation.loop import OWNER
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from fray.queue.file_queue import FileEngine
-from fray_coordinator.queue.delivery import Delivery
-from fray_coordinator.queue.errors import UnknownLease
+from fray_coordinator.queue.delivery import Delivery, UnknownLease
 from fray_coordinator.store.interface import ABSENT
 from fray_layouts.queue_keys import ItemPlace
 from tests.simulation.loop import Participant

@@ -11,15 +11,13 @@ from msgspec.structs import replace
 
 from fray_coordinator.errors import BadRecord
 from fray_coordinator.protocol import queue_lease as rules
-from fray_coordinator.queue import claiming, collector, dead_letters, receipts, scanner
+from fray_coordinator.queue import collector, dead_letters, held_segment, receipts, scanner
 from fray_coordinator.queue.cancelling import ItemCanceller
 from fray_coordinator.queue.collector import Collector
-from fray_coordinator.queue.finished_log import FinishedLog
-from fray_coordinator.queue.held_segment import HeldSegment, OutItem
+from fray_coordinator.queue.held_segment import HeldSegment, OutItem, PoisonIsolation
 from fray_coordinator.queue.held_segments import HeldSegments
-from fray_coordinator.queue.poison_isolation import PoisonIsolation
 from fray_coordinator.queue.producer import Producer
-from fray_coordinator.queue.receipts import ReceiptLog
+from fray_coordinator.queue.receipts import FinishedLog, ReceiptLog
 from fray_coordinator.queue.segment_lease import SegmentLease
 from fray_coordinator.store.interface import ANY
 from fray_coordinator.store.records import Records, Stored, UpdateResult
@@ -93,7 +91,7 @@ def leases_are_written_unconditionally() -> list[Swap]:
 @variant
 def the_owner_is_the_process() -> list[Swap]:
     """A lease names the consumer instead of the claim, so that a former claim of it passes for the present one."""
-    return [(claiming, "_owner", lambda queue: queue.consumer), (HeldSegment, "lose", lambda self: None)]
+    return [(held_segment, "_owner", lambda queue: queue.consumer), (HeldSegment, "lose", lambda self: None)]
 
 
 # --- acknowledgements
@@ -259,17 +257,17 @@ def the_segment_is_read_before_the_claim() -> list[Swap]:
     """A segment that is collected between the read and the claim is handed out again."""
 
     async def write(queue: Any, segment: str, wanted: Any, current: Any) -> Any:
-        content = await claiming.read_segment(queue, segment)
+        content = await held_segment.read_segment(queue, segment)
         if content is None:
             return None
         await queue.core.clock.sleep(1.0)
         sent = queue.core.clock.boottime()
         written = await queue.core.records.write(queue.keys.lease(segment), QueueLease, wanted, current)
         if not written.wrote:
-            return claiming.ClaimLost(written.stored)
+            return held_segment.ClaimLost(written.stored)
         return HeldSegment(queue, segment, written.stored, sent, content)
 
-    return [(claiming, "_write_claim", write)]
+    return [(held_segment, "_write_claim", write)]
 
 
 @variant
@@ -392,7 +390,7 @@ def an_odd_segment_is_everybodys_trouble() -> list[Swap]:
 @variant
 def what_is_odd_is_deleted() -> list[Swap]:
     """A segment that cannot be read is deleted."""
-    real = claiming.read_segment
+    real = held_segment.read_segment
 
     async def read(queue: Any, segment: str) -> Any:
         try:
@@ -401,4 +399,4 @@ def what_is_odd_is_deleted() -> list[Swap]:
             await queue.core.store.delete(queue.keys.segment(segment))
             return None
 
-    return [(claiming, "read_segment", read)]
+    return [(held_segment, "read_segment", read)]

@@ -11,11 +11,9 @@ from unittest import mock
 
 from fray_coordinator.protocol.queue_lease import is_complete
 from fray_coordinator.queue.consumer import Consumer
-from fray_coordinator.queue.delivery import Delivery
-from fray_coordinator.queue.errors import UnknownLease
-from fray_coordinator.queue.held_segment import HeldSegment, OutItem
+from fray_coordinator.queue.delivery import Delivery, UnknownLease
+from fray_coordinator.queue.held_segment import HeldSegment, OutItem, PoisonIsolation
 from fray_coordinator.queue.held_segments import HeldSegments
-from fray_coordinator.queue.poison_isolation import PoisonIsolation
 from fray_coordinator.queue.producer import Producer
 from fray_coordinator.store.interface import Object
 from fray_layouts import codec

@@ -20,11 +20,10 @@ from fray.queue.file_queue import FileEngine
 from fray_coordinator.clock import RandomSource
 from fray_coordinator.errors import StoreError
 from fray_coordinator.protocol.queue_segments import LARGE_ITEM_BYTES
-from fray_coordinator.queue.delivery import EncodedItem
+from fray_coordinator.queue.delivery import EncodedItem, UnknownLease
 from fray_coordinator.queue.doorbell import QueueDoorbell
-from fray_coordinator.queue.errors import UnknownLease
+from fray_coordinator.queue.held_segment import PoisonIsolation
 from fray_coordinator.queue.open_queue import OpenQueue, open_queue, standalone_core
-from fray_coordinator.queue.poison_isolation import PoisonIsolation
 from fray_coordinator.queue.producer import Producer
 from fray_coordinator.store.interface import AttemptFailed
 from fray_layouts.queue_records import QueueRecord

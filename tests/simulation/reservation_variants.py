@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from fray_agents.agent import reservation_rooms
-from fray_agents.agent.reservation_rooms import ReservationRooms
-from fray_coordinator.jobs import placement_index
+from fray_agents.agent import private_pools
+from fray_agents.agent.private_pools import ReservationRooms
+from fray_coordinator.jobs import notifications
 from fray_coordinator.placements import reservations
-from fray_coordinator.protocol.placements import private_pools as private_rooms, reservations as decisions
-from fray_coordinator.reconcile.reservation_repair import ReservationRepair
+from fray_coordinator.protocol.placements import reservations as decisions, reservations as private_rooms
+from fray_coordinator.reconcile.placement_repair import ReservationRepair
 from fray_layouts.object_keys import ReservationKeys
 from fray_layouts.records import ReservationRecord
 from tests.simulation.broken_code import Swap, Variants, everywhere
@@ -25,7 +25,7 @@ def jobs_start_before_their_reservation_is_held() -> list[Swap]:
     def is_open(held: Any) -> bool:
         return held.owner.kind == "reservation" and any(bundle.taken for bundle in held.bundles)
 
-    return everywhere(reservation_rooms.is_open, is_open)
+    return everywhere(private_pools.is_open, is_open)
 
 
 @rule(
@@ -51,7 +51,7 @@ def bundles_are_freed_while_their_jobs_run() -> list[Swap]:
 def jobs_of_a_group_take_any_of_its_bundles() -> list[Swap]:
     """A job of a group takes any bundle that it fits into."""
     return [
-        *everywhere(reservation_rooms.jobs_bound, lambda *given: {""}),
+        *everywhere(private_pools.jobs_bound, lambda *given: {""}),
         *everywhere(private_rooms.pool_of_job, lambda pool, job: pool),
     ]
 
@@ -83,7 +83,7 @@ def jobs_of_an_ended_reservation_are_not_stopped() -> list[Swap]:
 @rule(30, "tests/unit/test_reservations.py::test_a_group_s_record_comes_last_and_names_all_of_its_jobs")
 def the_record_of_a_group_is_written_first() -> list[Swap]:
     """The group may start before all of its jobs exist."""
-    real = placement_index.enter
+    real = notifications.enter
 
     async def enter(core: Any, record: Any, again: bool = False) -> None:
         await real(core, record, again)

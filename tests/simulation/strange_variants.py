@@ -11,16 +11,16 @@ import msgspec
 
 from fray_agents.agent import predecessors
 from fray_agents.agent.agent import Agent
-from fray_agents.agent.pool_bell import PoolBell
+from fray_agents.agent.pool_notices import PoolBell
 from fray_agents.agent.problems import AgentProblems
 from fray_coordinator import concurrency
 from fray_coordinator.errors import StoreRefused, StoreUnavailable
 from fray_coordinator.fsck import checker, object_checks
 from fray_coordinator.protocol import heartbeat
-from fray_coordinator.reconcile import missed_jobs, repair, unreadable_holders
+from fray_coordinator.reconcile import reaper, repair
 from fray_coordinator.reconcile.failure_detector import FailureDetector
+from fray_coordinator.reconcile.reaper import UnreadableHolders
 from fray_coordinator.reconcile.reconciler import Reconciler
-from fray_coordinator.reconcile.unreadable_holders import UnreadableHolders
 from fray_coordinator.store import records
 from fray_coordinator.store.interface import NotModified
 from fray_layouts import parsing
@@ -101,7 +101,7 @@ def only_errors_of_ours_are_an_objects_own() -> list[Swap]:
 @where(strangers_only("restore_job"))
 def a_dropped_job_is_never_requeued() -> list[Swap]:
     """A job that its live holder does not list is left to it."""
-    return [(missed_jobs, "is_dropped", lambda *sightings: False)]
+    return [(reaper, "is_dropped", lambda *sightings: False)]
 
 
 @variant
@@ -111,7 +111,7 @@ def what_one_beat_does_not_list_is_dropped() -> list[Swap]:
     def is_unlisted(job: str, held_since: float, holder: AgentRecord, now: float) -> bool:
         return job not in holder.holdings
 
-    return [(repair, "is_unlisted", is_unlisted), (missed_jobs, "is_dropped", lambda *sightings: True)]
+    return [(repair, "is_unlisted", is_unlisted), (reaper, "is_dropped", lambda *sightings: True)]
 
 
 @where(strangers_only("spoil_agent"))
@@ -127,7 +127,7 @@ def whose_record_cannot_be_read_lives_for_ever() -> list[Swap]:
 @where(strangers_only("spoil_agent"))
 def whose_record_cannot_be_read_is_dead_at_once() -> list[Swap]:
     """Such an agent is declared dead before it must have ended."""
-    return [(unreadable_holders, "is_lost", lambda unchanged, settings: True)]
+    return [(reaper, "is_lost", lambda unchanged, settings: True)]
 
 
 @where(strangers_only("hold_agent"))

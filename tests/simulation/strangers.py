@@ -14,18 +14,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from fray_coordinator.protocol.transitions import TERMINAL
-from fray_coordinator.store.interface import ANY, AttemptFailed, Object
-from fray_coordinator.store.key_rules import check_key
+from fray_coordinator.store.interface import ANY, AttemptFailed, Object, check_key
 from fray_layouts import codec
 from fray_layouts.errors import InvalidInput, Malformed
-from fray_layouts.inbox_keys import InboxKeys
-from fray_layouts.machine_keys import MachineKeys
 from fray_layouts.object_keys import (
     AgentKeys,
     ArchiveKeys,
     CoordinatorKeys,
     EndpointKey,
     JobKeys,
+    MachineKeys,
     NameKeys,
     PoolKeys,
     ReservationKeys,
@@ -44,7 +42,7 @@ from fray_layouts.records import (
     ReplicaExit,
     ReservationRecord,
 )
-from fray_layouts.work_keys import WorkKeys
+from fray_layouts.work_keys import InboxKeys, WorkKeys
 from tests.simulation.loop import Participant
 from tests.simulation.work import drawn_spec
 from tests.support.malformed_objects import odd_body, odd_object

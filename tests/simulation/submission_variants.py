@@ -11,9 +11,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from fray_coordinator.core import Core
-from fray_coordinator.jobs import archive, pending_index, stopping, submission
+from fray_coordinator.jobs import job_archive, pending_index, stopping, submission
 from fray_coordinator.jobs.submission import Submitted
-from fray_coordinator.protocol import admission, archiving, cascade, retention
+from fray_coordinator.protocol import job_identity, retention, stopping as stop_rules
 from fray_coordinator.reconcile.admission import Admission
 from fray_coordinator.reconcile.repair import Repair
 from fray_coordinator.store.interface import ANY
@@ -72,7 +72,7 @@ def child_before_its_index_entry() -> list[Swap]:
 @variant
 def no_cascade() -> list[Swap]:
     """The code does not check whether a child's parent still runs."""
-    return everywhere(cascade.judge_child, lambda *given: cascade.ChildVerdict.KEEP)
+    return everywhere(stop_rules.judge_child, lambda *given: stop_rules.ChildVerdict.KEEP)
 
 
 @variant
@@ -88,14 +88,14 @@ def no_repair() -> list[Swap]:
 @where(files_come_and_change())
 def admitted_without_a_second_read() -> list[Swap]:
     """A drop is admitted as it was read, even if the inbox has changed since."""
-    real = admission.admit_or_withdraw
+    real = job_identity.admit_or_withdraw
     return everywhere(real, lambda job, version, now: real(job, job.inbox.version if job.inbox else None, now))
 
 
 @variant
 def every_reader_admits_a_drop() -> list[Swap]:
     """Each reader gives a drop's job a new id."""
-    real = admission.record_of_drop
+    real = job_identity.record_of_drop
     drawn = iter(range(10**9))
 
     def record_of_drop(*given: Any) -> Any:
@@ -120,7 +120,7 @@ def a_drop_is_removed_before_it_is_admitted() -> list[Swap]:
 @variant
 def parents_go_before_their_children() -> list[Swap]:
     """A record is archived although children of its job are left."""
-    real = archiving.may_archive
+    real = retention.may_archive
 
     def may_go(at: float, now: float, has_children: bool) -> bool:
         return real(at, now, False)
@@ -137,7 +137,7 @@ def records_are_deleted_before_they_are_archived() -> list[Swap]:
             await core.store.delete(job.key, job.version)
             await core.store.put(ArchiveKeys.key(job_id), codec.encode(job.record, job.raw), ANY)
 
-    return [(archive, "archive", move)]
+    return [(job_archive, "archive", move)]
 
 
 @variant
@@ -148,7 +148,7 @@ def archived_records_forget_the_end() -> list[Swap]:
     def encode(record: Any, raw: Any = None) -> bytes:
         return real(replace(record, exit=None) if isinstance(record, JobRecord) else record, raw)
 
-    return [(archive, "codec", SimpleNamespace(encode=encode))]
+    return [(job_archive, "codec", SimpleNamespace(encode=encode))]
 
 
 @variant

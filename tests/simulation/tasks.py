@@ -12,10 +12,10 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from fray_agents.tasks.environment import CHILDREN_MARKER
-from fray_agents.tasks.handle import ResultFile, TaskExit, TaskSpec
 from fray_agents.tasks.outputs import FoundFile, FoundOutputs
+from fray_agents.tasks.task_handle import ResultFile, TaskExit, TaskSpec
 from fray_layouts.records import AttemptExit, ResourceUsage
+from fray_runtime.current_task import CHILDREN_MARKER
 from tests.simulation.disk import DiskPath
 from tests.simulation.effects import Run
 from tests.simulation.work import Script, script

@@ -28,14 +28,14 @@ def simulate(*arguments: str, module: str = JOBS) -> subprocess.CompletedProcess
     return run_python("-m", module, *arguments)
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     ("module", "first", "seeds"),
     [
         (JOBS, 12, 1),
         (ACTORS, 3, 1),
         pytest.param(GANGS, 1, 4, marks=pytest.mark.slow),
-        (QUEUES, 1, 2),
+        (QUEUES, 6, 2),
         pytest.param(MACHINES, 1, 1, marks=pytest.mark.slow),
     ],
 )
@@ -72,7 +72,7 @@ def test_a_seed_gives_one_history_byte_for_byte_and_another_seed_another(module:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(("module", "made"), list(zip((JOBS, ACTORS, GANGS, QUEUES, MACHINES), WORLDS, strict=True)))
 def test_a_seed_that_once_failed_breaks_no_invariant(module: str, made: type[Stage]) -> None:
     for seed in failed_once(made.kind):

@@ -38,7 +38,7 @@ def catch(*variants: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_broken_variants_of_the_code_are_caught() -> None:
     run = catch(*QUICK)
     assert run.returncode == 0, run.stdout + run.stderr

@@ -9,12 +9,11 @@ from msgspec.structs import replace
 
 from fray_coordinator.protocol.transitions import TERMINAL, Status
 from fray_coordinator.store.interface import Object
-from fray_layouts.inbox_keys import InboxKeys
 from fray_layouts.index_keys import ChildKey
 from fray_layouts.object_keys import AsideKeys
 from fray_layouts.records import AttemptExit, JobRecord, Rejection
 from fray_layouts.states import ExitKind
-from fray_layouts.work_keys import WorkKeys
+from fray_layouts.work_keys import InboxKeys, WorkKeys
 from tests.simulation.invariants import Broken, told
 from tests.simulation.loop import Participant
 from tests.simulation.strangers import is_misfit

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from fray_agents.agent import replica_runner
 from fray_coordinator.fsck.snapshot import Snapshot
-from fray_coordinator.jobs import cascade, retrying
-from fray_coordinator.protocol import admission, resubmission, retries, scheduling
+from fray_coordinator.jobs import stopping, submission
+from fray_coordinator.protocol import job_identity, retries, scheduling
 from fray_coordinator.protocol.transitions import is_terminal
 from fray_coordinator.reconcile import admission as admission_service
 from fray_layouts.spec_parsing import parse_spec
@@ -47,13 +47,13 @@ def retries_keep_their_parent() -> list[Swap]:
     def kept(old: Any, **changes: Any) -> Any:
         return replace(old, **{name: new for name, new in changes.items() if name != "parent"})
 
-    return [(retrying, "replace", kept)]
+    return [(submission, "replace", kept)]
 
 
 @where(operators(retry_one=1.0))
 def jobs_are_retried_while_they_run() -> list[Swap]:
     """A job that has not ended can be submitted again."""
-    return everywhere(resubmission.retry_obstacle, lambda job, name: "")
+    return everywhere(job_identity.retry_obstacle, lambda job, name: "")
 
 
 @where(operators(submit_timed=1.0))
@@ -90,11 +90,11 @@ def dropped_children_have_no_parent() -> list[Swap]:
 @where(operators(drop_child=1.0))
 def waiting_parents_count_as_over() -> list[Swap]:
     """A dropped child is rejected while its parent waits for its next attempt."""
-    real = admission.judge_parent
+    real = job_identity.judge_parent
 
     def judge(spec: Any, parent: Any) -> Any:
         verdict = real(spec, parent)
-        return admission.ParentVerdict.OVER if verdict is admission.ParentVerdict.WAITS else verdict
+        return job_identity.ParentVerdict.OVER if verdict is job_identity.ParentVerdict.WAITS else verdict
 
     return everywhere(real, judge)
 
@@ -112,4 +112,4 @@ def a_repair_forgets_the_archive() -> list[Swap]:
 @where(operators(drop_child=1.0))
 def a_child_that_is_to_stop_loses_its_entry() -> list[Swap]:
     """The entry of a child is removed once the child was asked to stop."""
-    return [(cascade, "is_terminal", lambda job: is_terminal(job) or job.stop is not None)]
+    return [(stopping, "is_terminal", lambda job: is_terminal(job) or job.stop is not None)]

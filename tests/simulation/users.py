@@ -10,15 +10,15 @@ import msgspec
 from fray_agents.agent.driver import Driver
 from fray_coordinator.core import Core
 from fray_coordinator.errors import JobGone, StoreUnavailable
-from fray_coordinator.jobs.mailbox import drain
+from fray_coordinator.jobs.notifications import drain
 from fray_coordinator.jobs.stopping import stop
 from fray_coordinator.jobs.submission import submit
 from fray_coordinator.jobs.waiting import wait_for
 from fray_coordinator.store.interface import ANY
 from fray_layouts.errors import FrayError
-from fray_layouts.inbox_keys import InboxKeys
 from fray_layouts.records import JobRecord
 from fray_layouts.spec_parsing import parse_spec
+from fray_layouts.work_keys import InboxKeys
 from tests.simulation.work import drawn_kind, drawn_spec
 
 if TYPE_CHECKING:

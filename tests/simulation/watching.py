@@ -11,11 +11,11 @@ from fray_coordinator.protocol.transitions import Status
 from fray_coordinator.store.interface import Object
 from fray_layouts import codec
 from fray_layouts.errors import Malformed
-from fray_layouts.inbox_keys import InboxKeys
 from fray_layouts.index_keys import PendingKey, PlacementKey
 from fray_layouts.object_keys import AgentKeys, ArchiveKeys, CoordinatorKeys, JobKeys
 from fray_layouts.records import AgentRecord, JobRecord, ReconcilerRecord, Record
 from fray_layouts.spec import is_gang
+from fray_layouts.work_keys import InboxKeys
 from tests.simulation import agent_invariants, invariants, job_invariants, upkeep_invariants
 from tests.simulation.loop import Participant
 

@@ -10,7 +10,7 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
-from fray_agents.host.place import HostPlace
+from fray_agents.host.capacity import HostPlace
 from fray_layouts.spec import JobSpec
 from tests.simulation.scenario import People
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, ClassVar
 from unittest import mock
 
-from fray_agents.tasks.handle import TaskSpec
+from fray_agents.tasks.task_handle import TaskSpec
 from fray_coordinator import fsck
 from fray_coordinator.clock import RandomSource
 from fray_coordinator.core import Core, core_on
@@ -19,7 +19,7 @@ from fray_coordinator.jobs.stopping import stop
 from fray_coordinator.protocol import retention
 from fray_coordinator.protocol.placements import launching
 from fray_coordinator.protocol.transitions import TERMINAL
-from fray_coordinator.reconcile import admission, archive_keeper
+from fray_coordinator.reconcile import admission, removal
 from fray_coordinator.reconcile.reconciler import Reconciler
 from fray_layouts.records import ClusterSettings, JobRecord
 from tests.simulation import (
@@ -108,7 +108,7 @@ class World(Reports):
             mock.patch.object(retention, "SUBMITTER_TIMEOUT", self.scenario.gives_up),
             mock.patch.object(launching, "SUBMITTER_TIMEOUT", self.scenario.gives_up),
             mock.patch.object(admission, "MAX_CONCURRENT_FILES", one_by_one),
-            mock.patch.object(archive_keeper, "SWEEP_INTERVAL", calm.ARCHIVE_SWEEP),
+            mock.patch.object(removal, "SWEEP_INTERVAL", calm.ARCHIVE_SWEEP),
         ):
             try:
                 self._storm()

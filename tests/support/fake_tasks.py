@@ -6,8 +6,16 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
-from fray_agents.tasks.handle import ResultFile, StartTask, TaskExit, TaskFile, TaskHandle, TaskSpec, read_task_file
 from fray_agents.tasks.outputs import FoundOutputs
+from fray_agents.tasks.task_handle import (
+    ResultFile,
+    StartTask,
+    TaskExit,
+    TaskFile,
+    TaskHandle,
+    TaskSpec,
+    read_task_file,
+)
 from fray_layouts.records import AttemptExit, ResourceUsage
 
 

@@ -10,19 +10,17 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from fray_agents.agent.chip_watch import ChipWatch
+from fray_agents.agent.devices import ChipWatch, GpuWatch
 from fray_agents.agent.gang_runner import GangRunner
-from fray_agents.agent.gpu_watch import GpuWatch
 from fray_agents.agent.held import HeldBundle, HeldPlacement
 from fray_agents.agent.leases import Leases
 from fray_agents.agent.membership import Membership
 from fray_agents.agent.replica_runner import ReplicaRunner
 from fray_agents.environments.prepare import Preparer
-from fray_agents.host.network import NetworkSettings
-from fray_agents.tasks.handle import ResultFile, TaskExit, TaskFile, TaskHandle, TaskSpec
 from fray_agents.tasks.outputs import FoundOutputs
+from fray_agents.tasks.task_handle import ResultFile, TaskExit, TaskFile, TaskHandle, TaskSpec
 from fray_coordinator.core import Core
-from fray_coordinator.jobs import placement_index
+from fray_coordinator.jobs import notifications
 from fray_coordinator.jobs.gang_peers import PeerAnswer
 from fray_coordinator.protocol.placements.owners import owner_of_job
 from fray_coordinator.store.interface import ABSENT
@@ -40,6 +38,7 @@ from fray_layouts.records import (
     ResourceUsage,
 )
 from fray_layouts.spec_parsing import parse_spec
+from fray_runtime.network import NetworkSettings
 from tests.support.virtual import Cluster
 
 HOST = Resources(cpu=8000, memory=2**33, disk=2**33)
@@ -199,7 +198,7 @@ async def stage_of(cluster: Cluster, folder: Path, members: dict[str, list[int]]
         endpoint = HintEndpoint(address=agent, nonce="n")
         record = AgentRecord(id=agent, host=f"h{agent}", pool="default", hint_endpoint=endpoint)
         await core.records.put(AgentKeys.key(agent), record, ABSENT)
-    await placement_index.enter(core, job)
+    await notifications.enter(core, job)
     await core.records.put(JobKeys.key(job.id), job, ABSENT)
     stored = await core.records.read(JobKeys.key(job.id), JobRecord)
     assert stored is not None

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fray import wait_line
-from fray.rpc.running import running_servers
+from fray.rpc.resolver import running_servers
 from fray_agents.runner.process_tree import descendants
 from fray_agents.tasks import thread_task
 from tests.support.waiting import PAUSE

@@ -20,23 +20,21 @@ from typing import Any
 import msgspec
 
 from fray_layouts import object_keys
-from fray_layouts.inbox_keys import InboxKeys
 from fray_layouts.index_keys import ChildKey, PlacementKey
-from fray_layouts.machine_keys import MachineKeys
 from fray_layouts.object_keys import (
     AgentKeys,
     ArchiveKeys,
     CoordinatorKeys,
     EndpointKey,
     JobKeys,
+    MachineKeys,
     NameKeys,
     PoolKeys,
     ReservationKeys,
     SecretKeys,
 )
-from fray_layouts.pool_records import PoolRecord
 from fray_layouts.queue_keys import QueueKeys, TaskKeys
-from fray_layouts.queue_records import FinishedSegments, QueueLease, QueueRecord, Receipt, SegmentHeader
+from fray_layouts.queue_records import FinishedSegments, PoolRecord, QueueLease, QueueRecord, Receipt, SegmentHeader
 from fray_layouts.records import (
     AgentPoolRecord,
     AgentRecord,
@@ -58,7 +56,7 @@ from fray_layouts.records import (
     ScalerRecord,
 )
 from fray_layouts.spec import JobSpec
-from fray_layouts.work_keys import WorkKeys
+from fray_layouts.work_keys import InboxKeys, WorkKeys
 
 LONG = 20_000
 """Characters of a long text; limited because a machine runs very many of these tests."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from fray_agents.provisioning.provider import MachineRequest, ProviderError
 from fray_coordinator.core import Core
-from fray_coordinator.protocol.scaling.listed import ListedMachine, ListedState
+from fray_coordinator.protocol.scaling.view import ListedMachine, ListedState
 from fray_layouts.records import ProvisioningSpec
 
 

@@ -8,8 +8,8 @@ from fray_coordinator.core import Core
 from fray_coordinator.queue.consumer import Consumer
 from fray_coordinator.queue.delivery import Delivery, EncodedItem
 from fray_coordinator.queue.doorbell import QueueDoorbell
+from fray_coordinator.queue.held_segment import PoisonIsolation
 from fray_coordinator.queue.open_queue import OpenQueue, open_queue
-from fray_coordinator.queue.poison_isolation import PoisonIsolation
 from fray_coordinator.queue.producer import Producer
 from fray_layouts.queue_keys import QueueKeys
 from fray_layouts.queue_records import QueueRecord

@@ -14,8 +14,7 @@ from typing import Any
 
 from fray.queue import FileQueue, UnknownLease
 from fray_coordinator.queue import scanner
-from fray_coordinator.queue.claiming import ClaimLost
-from fray_coordinator.queue.held_segment import HeldSegment
+from fray_coordinator.queue.held_segment import ClaimLost, HeldSegment
 
 
 def start(root: str, seconds: float, threads: int) -> subprocess.Popen[str]:

@@ -12,12 +12,11 @@ from typing import Any
 from msgspec.structs import replace
 
 from fray_agents.agent.agent import Agent, AgentOptions
-from fray_agents.host.place import HostPlace
+from fray_agents.host.capacity import HostPlace
 from fray_coordinator.core import Core
 from fray_coordinator.jobs.submission import submit
 from fray_coordinator.placements import launching, reservations
-from fray_coordinator.placements.launching import GroupWish
-from fray_coordinator.placements.routing import ReservationRouter
+from fray_coordinator.placements.launching import GroupWish, ReservationRouter
 from fray_layouts.object_keys import JobIds
 from fray_layouts.records import JobRecord, ReservationRecord, ReservedPart, Resources, SliceMember
 from fray_layouts.spec import GangSpec, JobSpec, ResourceSpec

@@ -17,16 +17,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fray_agents.host.directories import private_dir
-from fray_agents.rpc import (
+from fray_rpc import (
     Channel,
     Keyring,
     RpcKey,
     RpcServer,
     Target,
 )
-from fray_agents.rpc.client.connect import open_connection
-from fray_agents.rpc.client.remote_channel import RemoteChannel
+from fray_rpc.client.connect import open_connection
+from fray_rpc.client.remote_channel import RemoteChannel
+from fray_runtime.directories import private_dir
 
 KEY = RpcKey("k1", b"0123456789abcdef0123456789abcdef")
 

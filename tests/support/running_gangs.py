@@ -7,7 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from fray_coordinator.core import Core
-from fray_coordinator.jobs import gang_exits, placement_index
+from fray_coordinator.jobs import commit, notifications
 from fray_coordinator.store.interface import ABSENT
 from fray_coordinator.store.records import Stored
 from fray_layouts.object_keys import JobKeys
@@ -30,7 +30,7 @@ async def running_gang(
         placement=Placement(round=1, members=members),
     )
     job = replace(job, **(fields or {}))
-    await placement_index.enter(core, job)
+    await notifications.enter(core, job)
     await core.records.put(JobKeys.key(job.id), job, ABSENT)
     stored = await core.records.read(JobKeys.key(job.id), JobRecord)
     assert stored is not None
@@ -46,4 +46,4 @@ async def leave_exit(core: Core, job: JobRecord, replica: int, kind: str = "succ
         ended_at=core.now(),
         result=JobResult(encoding="json", value=replica),
     )
-    return await gang_exits.store_exit(core, job, replica, left)
+    return await commit.store_exit(core, job, replica, left)

@@ -5,10 +5,9 @@ from typing import Any
 
 from msgspec.structs import replace as changed
 
-from fray_coordinator.protocol.scaling.listed import ListedMachine, ListedState
+from fray_coordinator.protocol.scaling.demand import capacity_of, hosts_of
 from fray_coordinator.protocol.scaling.planning import plan
-from fray_coordinator.protocol.scaling.sizes import capacity_of, hosts_of
-from fray_coordinator.protocol.scaling.view import PoolView, WaitingJob
+from fray_coordinator.protocol.scaling.view import ListedMachine, ListedState, PoolView, WaitingJob
 from fray_coordinator.protocol.scheduling import shape_of_resources
 from fray_layouts.records import (
     AgentRecord,

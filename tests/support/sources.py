@@ -13,7 +13,14 @@ from functools import cache
 
 from tests.support.pages import ROOT
 
-FOLDERS = ("agents/fray_agents", "coordinator/fray_coordinator", "fray", "layouts/fray_layouts")
+FOLDERS = (
+    "agents/fray_agents",
+    "rpc/fray_rpc",
+    "runtime/fray_runtime",
+    "coordinator/fray_coordinator",
+    "fray",
+    "layouts/fray_layouts",
+)
 
 
 @cache

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from fray_agents.host.container_engine import ContainerEngine, ContainerSpec
-from fray_agents.pickling import pickled_by_value
-from fray_agents.tasks.handle import TaskExit, TaskSpec
 from fray_agents.tasks.process_task import ProcessTask
+from fray_agents.tasks.task_handle import TaskExit, TaskSpec
 from fray_coordinator.jobs.logs import parse_chunk
+from fray_runtime.pickling import pickled_by_value
 from tests.support.waiting import eventually
 
 FAR = 600.0

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from fray.rpc import server
-from fray_coordinator.actors import discovery, naming, rpc_secrets
+from fray.rpc import actor_server
+from fray_coordinator.actors import naming, rpc_secrets
 from fray_coordinator.core import Core
 from fray_coordinator.errors import NameTaken, StaleAttempt
 from fray_coordinator.jobs import pending_index
@@ -62,9 +62,9 @@ async def test_a_server_publishes_an_incarnation_only_if_its_job_holds_the_name(
     holder, other = await actor(core), await actor(core)
     await naming.take_name(core, "ns", "actor", "a", holder.id)
     with pytest.raises(StaleAttempt):
-        await server._publish([endpoint(other.id)], core)
-    await server._publish([endpoint(holder.id), endpoint(other.id, incarnation=0, name="member")], core)
-    assert [found.job for found in await discovery.lookup(core, "ns", "a")] == [holder.id]
+        await actor_server._publish([endpoint(other.id)], core)
+    await actor_server._publish([endpoint(holder.id), endpoint(other.id, incarnation=0, name="member")], core)
+    assert [found.job for found in await naming.lookup(core, "ns", "a")] == [holder.id]
 
 
 async def test_the_name_of_a_job_that_ended_is_free_and_its_incarnation_grows(cluster: Cluster) -> None:
@@ -128,11 +128,11 @@ async def test_a_later_attempt_replaces_the_endpoint_and_an_earlier_one_that_wak
     cluster: Cluster,
 ) -> None:
     core, job = await named(cluster)
-    await discovery.publish(core, endpoint(job.id, 1), singleton=True)
-    await discovery.publish(core, endpoint(job.id, 2), singleton=True)
+    await naming.publish(core, endpoint(job.id, 1), singleton=True)
+    await naming.publish(core, endpoint(job.id, 2), singleton=True)
     with pytest.raises(StaleAttempt):
-        await discovery.publish(core, endpoint(job.id, 1), singleton=True)
-    (found,) = await discovery.lookup(core, "ns", "a")
+        await naming.publish(core, endpoint(job.id, 1), singleton=True)
+    (found,) = await naming.lookup(core, "ns", "a")
     assert (found.attempt, found.nonce) == (2, "n2")
 
 
@@ -144,67 +144,67 @@ async def test_one_that_froze_between_its_reads_and_its_writes_does_not_publish_
     frozen = await cluster.core()
 
     async def meanwhile() -> None:
-        await discovery.publish(core, endpoint(job.id, 2), singleton=True)
+        await naming.publish(core, endpoint(job.id, 2), singleton=True)
 
     cluster.connections[-1].before[stops_before] = meanwhile
     with pytest.raises(StaleAttempt):
-        await discovery.publish(frozen, endpoint(job.id, 1), singleton=True)
-    (found,) = await discovery.lookup(core, "ns", "a")
+        await naming.publish(frozen, endpoint(job.id, 1), singleton=True)
+    (found,) = await naming.lookup(core, "ns", "a")
     assert found.attempt == 2
 
 
 async def test_the_old_incarnation_is_told_to_end_and_the_new_one_is_found_alone(cluster: Cluster) -> None:
     core, job = await named(cluster)
-    await discovery.publish(core, endpoint(job.id, 1), singleton=True)
+    await naming.publish(core, endpoint(job.id, 1), singleton=True)
     await stop(core, job.id, "enough")
     after = await actor(core)
     name = await naming.take_name(core, "ns", "actor", "a", after.id)
     later = endpoint(after.id, 1, name.incarnation, actor_id="b")
-    await discovery.publish(core, later, singleton=True)
+    await naming.publish(core, later, singleton=True)
     with pytest.raises(StaleAttempt):
-        await discovery.publish(core, endpoint(job.id, 2), singleton=True)
-    assert [found.actor_id for found in await discovery.lookup(core, "ns", "a")] == ["b"]
+        await naming.publish(core, endpoint(job.id, 2), singleton=True)
+    assert [found.actor_id for found in await naming.lookup(core, "ns", "a")] == ["b"]
 
 
 async def test_one_without_the_name_does_not_publish(cluster: Cluster) -> None:
     core = await cluster.core()
     with pytest.raises(StaleAttempt):
-        await discovery.publish(core, endpoint("j-1"), singleton=True)
-    assert await discovery.lookup(core, "ns", "a") == []
+        await naming.publish(core, endpoint("j-1"), singleton=True)
+    assert await naming.lookup(core, "ns", "a") == []
 
 
 async def test_members_of_a_pool_publish_independently_and_lookups_read_only_changes(cluster: Cluster) -> None:
     core = await cluster.core()
     members = [endpoint(f"j-{n}", actor_id=f"m{n}") for n in range(50)]
-    await asyncio.gather(*(discovery.publish(core, member, singleton=False) for member in members))
-    view = discovery.EndpointLookup(core, "ns", "a")
+    await asyncio.gather(*(naming.publish(core, member, singleton=False) for member in members))
+    view = naming.EndpointLookup(core, "ns", "a")
     assert len(await view.poll()) == 50
     asked = cluster.connections[0].asked
     asked.clear()
-    await discovery.publish(core, replace(members[7], attempt=2), singleton=False)
+    await naming.publish(core, replace(members[7], attempt=2), singleton=False)
     asked.clear()
     assert sorted(found.attempt for found in await view.poll())[-2:] == [1, 2]
     assert [verb for verb, _ in asked] == ["list", "get"]
-    await discovery.withdraw(core, members[3])
+    await naming.withdraw(core, members[3])
     assert len(await view.poll()) == 49
 
 
 async def test_a_member_that_wakes_does_not_publish_over_its_later_attempt(cluster: Cluster) -> None:
     core = await cluster.core()
-    await discovery.publish(core, endpoint("j-1", 2), singleton=False)
+    await naming.publish(core, endpoint("j-1", 2), singleton=False)
     with pytest.raises(StaleAttempt):
-        await discovery.publish(core, endpoint("j-1", 1), singleton=False)
+        await naming.publish(core, endpoint("j-1", 1), singleton=False)
 
 
 async def test_a_server_withdraws_only_its_own_endpoints(cluster: Cluster) -> None:
     core = await cluster.core()
     old, new = endpoint("j-1", 1), endpoint("j-1", 2)
-    await discovery.publish(core, old, singleton=False)
-    await discovery.publish(core, new, singleton=False)
-    await discovery.withdraw(core, old)
-    assert [found.attempt for found in await discovery.lookup(core, "ns", "a")] == [2]
-    await discovery.withdraw(core, new)
-    assert await discovery.lookup(core, "ns", "a") == []
+    await naming.publish(core, old, singleton=False)
+    await naming.publish(core, new, singleton=False)
+    await naming.withdraw(core, old)
+    assert [found.attempt for found in await naming.lookup(core, "ns", "a")] == [2]
+    await naming.withdraw(core, new)
+    assert await naming.lookup(core, "ns", "a") == []
 
 
 async def test_an_agent_removes_only_its_tasks_endpoints(cluster: Cluster) -> None:
@@ -214,10 +214,10 @@ async def test_an_agent_removes_only_its_tasks_endpoints(cluster: Cluster) -> No
     other = endpoint("other-1", 1, actor_id="other")
     mine = endpoint(job.id, 2, actor_id="mine")
     for one in (later, other, mine):
-        await discovery.publish(core, one, singleton=False)
+        await naming.publish(core, one, singleton=False)
     named_keys = [EndpointKey("ns", "a", one.actor_id).key() for one in (later, other, mine)]
-    await discovery.withdraw_all(core, [*named_keys, f"jobs/{job.id}.json", "../x", ""], job)
-    left = await discovery.lookup(core, "ns", "a")
+    await naming.withdraw_all(core, [*named_keys, f"jobs/{job.id}.json", "../x", ""], job)
+    left = await naming.lookup(core, "ns", "a")
     assert [found.actor_id for found in left] == ["later", "other"]
     assert cluster.keys("jobs/") == [f"jobs/{job.id}.json"]
 
@@ -231,37 +231,37 @@ async def test_the_repair_removes_endpoints_of_jobs_that_do_not_run_again_and_ag
     gone = await actor(core, name="gone")
     held = await hand.claim()
     for job in (alive, gone):
-        await discovery.publish(core, endpoint(job.id, 1, actor_id=job.id), singleton=False)
+        await naming.publish(core, endpoint(job.id, 1, actor_id=job.id), singleton=False)
     coordinator = Reconciler(await cluster.core(), "p")
     await hand.end(held, kind="exited")
     settings = core.settings
     await passes(coordinator, 2 * settings.repair_interval)
-    assert [found.job for found in await discovery.lookup(core, "ns", "a")] == [alive.id]
-    await discovery.publish(core, endpoint(gone.id, 1, actor_id=gone.id), singleton=False)  # its write landed late
+    assert [found.job for found in await naming.lookup(core, "ns", "a")] == [alive.id]
+    await naming.publish(core, endpoint(gone.id, 1, actor_id=gone.id), singleton=False)  # its write landed late
     await passes(coordinator, 2 * settings.repair_interval)
-    assert [found.job for found in await discovery.lookup(core, "ns", "a")] == [alive.id]
+    assert [found.job for found in await naming.lookup(core, "ns", "a")] == [alive.id]
     beating.cancel()
 
 
 async def test_the_repair_removes_an_endpoint_that_no_job_vouches_for(cluster: Cluster) -> None:
     core = await cluster.core()
-    await discovery.publish(core, endpoint(), singleton=False)
+    await naming.publish(core, endpoint(), singleton=False)
     await Reconciler(core, "p").repair.run({})
-    assert await discovery.lookup(core, "ns", "a") == []
+    assert await naming.lookup(core, "ns", "a") == []
 
 
 async def test_all_endpoints_are_listed_and_a_broken_one_is_told(cluster: Cluster) -> None:
     core = await cluster.core()
-    await discovery.publish(core, endpoint("j-1"), singleton=False)
+    await naming.publish(core, endpoint("j-1"), singleton=False)
     await core.store.put("actors/ns/b/broken.json", b"{", ABSENT)
     problems: dict[str, str] = {}
-    assert [found.job for found in await discovery.all_endpoints(core, problems)] == ["j-1"]
+    assert [found.job for found in await naming.all_endpoints(core, problems)] == ["j-1"]
     assert list(problems) == ["actors/ns/b/broken.json"]
 
 
 async def test_the_name_says_which_attempt_serves(cluster: Cluster) -> None:
     core, job = await named(cluster)
-    await discovery.publish(core, endpoint(job.id, 4), singleton=True)
+    await naming.publish(core, endpoint(job.id, 4), singleton=True)
     assert cluster.keys("names/") == [NameKeys.key("ns", "actor", "a")]
     found = await naming.read_name(core, "ns", "actor", "a")
     assert found is not None

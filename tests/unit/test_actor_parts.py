@@ -12,21 +12,17 @@ from typing import Any
 import pytest
 
 from fray.actor import ActorConfig, ActorUnavailableError, CheckpointConfig, current_actor, idempotent
-from fray.actor.address import ActorAddress, wait_for_endpoint
-from fray.actor.caller import HandleCaller
+from fray.actor.caller import ActorAddress, HandleCaller, wait_for_endpoint
 from fray.actor.checkpointing import restore
-from fray.actor.config import retry_policy, validated
-from fray.actor.create import actor_request
+from fray.actor.create import actor_request, retry_policy, validated
 from fray.actor.current import CurrentActor
 from fray.client import StorageClient
 from fray.cluster import StorageCluster
-from fray.cluster.actors import ActorEndpoint
+from fray.cluster.actor_metadata import ActorEndpoint
 from fray.cluster.current_job import CurrentJob
 from fray.errors import CallInterrupted, InvalidInput
 from fray.rpc.calling import ReachedActor, RetryPolicy
 from fray.rpc.future import UnsentCall
-from fray_agents.rpc import CallId, ClientCall, ConnectionLost
-from fray_agents.rpc.wire.messages import Request
 from fray_coordinator.core import Core
 from fray_coordinator.errors import Fenced
 from fray_layouts.object_keys import EndpointKey, JobKeys
@@ -37,6 +33,8 @@ from fray_layouts.records import (
     JobRecord,
 )
 from fray_layouts.spec_parsing import parse_spec
+from fray_rpc import CallId, ClientCall, ConnectionLost
+from fray_rpc.wire.messages import Request
 from tests.support.waiting import wait_until
 
 

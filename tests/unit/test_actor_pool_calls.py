@@ -19,10 +19,10 @@ from fray.rpc import (
     balancer,
 )
 from fray.types import JobId, Namespace
-from fray_agents.rpc import Target
-from fray_agents.rpc.errors import ConnectionLost, NoSuchActor, RemoteTraceback
-from fray_agents.rpc.wire.messages import Request, packed_call
-from fray_agents.rpc.wire.serialization import unpack
+from fray_rpc import Target
+from fray_rpc.errors import ConnectionLost, NoSuchActor, RemoteTraceback
+from fray_rpc.wire.messages import Request, packed_call
+from fray_rpc.wire.serialization import unpack
 from tests.support.waiting import wait_until
 
 Answer = Callable[..., Any]

@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 
 from fray_agents.agent.agent import Agent, AgentOptions
-from fray_agents.host.network import NetworkSettings
-from fray_agents.tasks.environment import note_endpoint
-from fray_agents.tasks.handle import TaskHandle, TaskSpec
-from fray_coordinator.actors import discovery
+from fray_agents.tasks.task_handle import TaskHandle, TaskSpec
+from fray_coordinator.actors import naming
 from fray_coordinator.core import Core
-from fray_coordinator.jobs import mailbox
+from fray_coordinator.jobs import notifications
 from fray_coordinator.jobs.lookup import live_agents, read_agents
 from fray_coordinator.jobs.stopping import stop
 from fray_coordinator.jobs.why_waiting import why_waiting
 from fray_layouts.object_keys import AgentKeys, EndpointKey, JobKeys
 from fray_layouts.records import EndpointRecord, JobRecord, Resources
+from fray_runtime.current_task import note_endpoint
+from fray_runtime.network import NetworkSettings
 from tests.support.fake_tasks import FakeTask
 from tests.support.scripted_agents import agent_now, job_now, launch
 from tests.support.virtual import Cluster
@@ -201,7 +201,7 @@ async def test_a_draining_agent_leaves_the_restart_to_others(cluster: Cluster, t
     async with staged(cluster, tmp_path) as stage:
         job = await actor(stage.core)
         task = await stage.started(1)
-        await mailbox.drain(stage.core, stage.agent.id)
+        await notifications.drain(stage.core, stage.agent.id)
         await asyncio.sleep(10)
         stage.crash(task)
         await asyncio.sleep(5)
@@ -258,12 +258,12 @@ async def test_a_tasks_endpoint_is_removed_when_it_ends_and_its_next_attempts_st
         for attempt in (1, 2):
             task = await stage.started(attempt)
             note_endpoint(str(stage.specs[-1].directory), EndpointKey("ns", "a", "a").key())
-            await discovery.publish(stage.core, published(job.id, attempt), singleton=False)
-            (found,) = await discovery.lookup(stage.core, "ns", "a")
+            await naming.publish(stage.core, published(job.id, attempt), singleton=False)
+            (found,) = await naming.lookup(stage.core, "ns", "a")
             assert found.attempt == attempt
             stage.crash(task)
             await stage.started(attempt + 1)
-            assert await discovery.lookup(stage.core, "ns", "a") == []
+            assert await naming.lookup(stage.core, "ns", "a") == []
 
 
 async def test_actors_are_not_placed_where_nobody_can_call_them_and_status_says_so(

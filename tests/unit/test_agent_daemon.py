@@ -17,8 +17,8 @@ import pytest
 from fray_agents.agent import daemon
 from fray_agents.agent.agent import AgentOptions, ExitReason
 from fray_agents.host import agent_lock
-from fray_agents.host.directories import UntrustedDirectory
-from fray_agents.host.network import NetworkSettings
+from fray_runtime.directories import UntrustedDirectory
+from fray_runtime.network import NetworkSettings
 
 
 def test_a_signal_while_a_fenced_agent_is_put_down_is_not_forgotten(
@@ -126,8 +126,9 @@ def test_a_full_temporary_directory_is_waited_out_and_told(
             daemon.run_agent(f"file://{tmp_path}/root", AgentOptions(network=NetworkSettings(inbound=False)), on_join)
         )
     assert len(joined) == 1
-    told = [record.message for record in caplog.records if "cannot take an agent" in record.message]
-    assert told == ["this host cannot take an agent yet: [Errno 28] No space left on device"]
+    assert [record.message for record in caplog.records] == [
+        "this host cannot take an agent yet: [Errno 28] No space left on device"
+    ]
     assert not open_files() - before, "no try leaves its lock behind"
 
 

@@ -14,8 +14,7 @@ import pytest
 from fray_agents.agent import attempt_runner, claimer, replica_runner
 from fray_agents.agent.agent import Agent, AgentOptions
 from fray_agents.tasks import health_check
-from fray_agents.tasks.environment import CHILDREN_MARKER, ENDPOINTS_FILE
-from fray_agents.tasks.handle import TaskHandle, TaskSpec
+from fray_agents.tasks.task_handle import TaskHandle, TaskSpec
 from fray_coordinator.core import Core
 from fray_coordinator.errors import StoreUnavailable
 from fray_coordinator.jobs.stopping import stop
@@ -23,6 +22,7 @@ from fray_coordinator.jobs.waiting import wait_for
 from fray_coordinator.store.interface import ANY
 from fray_layouts.object_keys import BlobKeys, JobKeys
 from fray_layouts.records import JobRecord, Resources
+from fray_runtime.current_task import CHILDREN_MARKER, ENDPOINTS_FILE
 from tests.support.fake_tasks import FakeTask, fake
 from tests.support.scripted_agents import agent_now, job_now, launch
 from tests.support.virtual import Cluster, VirtualClock

@@ -14,11 +14,10 @@ from fray_agents.agent.agent import Agent, AgentOptions
 from fray_agents.agent.scaler_loop import ScalerLoop
 from fray_agents.provisioning.scaler import Scaler
 from fray_coordinator.jobs.submission import submit
-from fray_coordinator.protocol.scaling.listed import ListedMachine, ListedState
-from fray_coordinator.protocol.scaling.scope import ScalingScope
+from fray_coordinator.protocol.scaling.provisioning import ScalingScope
+from fray_coordinator.protocol.scaling.view import ListedMachine, ListedState
 from fray_coordinator.store.interface import ABSENT
-from fray_layouts.machine_keys import MachineKeys
-from fray_layouts.object_keys import AgentKeys, CoordinatorKeys, PoolKeys
+from fray_layouts.object_keys import AgentKeys, CoordinatorKeys, MachineKeys, PoolKeys
 from fray_layouts.records import (
     AgentPoolRecord,
     AgentRecord,

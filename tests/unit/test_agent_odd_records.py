@@ -21,7 +21,6 @@ from fray_coordinator.reconcile.reconciler import Reconciler
 from fray_coordinator.store.interface import ANY, Object
 from fray_coordinator.store.memory import digest
 from fray_layouts.bounds import MAX_SAFE_INTEGER, MAX_TIME
-from fray_layouts.inbox_keys import InboxKeys
 from fray_layouts.index_keys import ChildKey
 from fray_layouts.object_keys import AgentKeys, CoordinatorKeys, JobKeys
 from fray_layouts.records import (
@@ -30,6 +29,7 @@ from fray_layouts.records import (
     ReconcilerRecord,
     Resources,
 )
+from fray_layouts.work_keys import InboxKeys
 from tests.support.fake_tasks import fake
 from tests.support.scripted_agents import job_now, join, launch, pass_now
 from tests.support.virtual import Cluster

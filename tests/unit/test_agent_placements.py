@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from fray_agents.agent.held import HeldPlacement
 from fray_agents.agent.membership import Membership
-from fray_agents.agent.placement_watch import PlacementWatch
-from fray_agents.agent.reservation_rooms import ReservationRooms
+from fray_agents.agent.placement_loop import PlacementWatch
+from fray_agents.agent.private_pools import ReservationRooms
 from fray_agents.agent.voting import Voting
 from fray_coordinator.core import Core
 from fray_coordinator.protocol.heartbeat import HeartbeatInput, next_beat

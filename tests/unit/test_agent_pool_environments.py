@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 
 from fray_agents.agent.agent import Agent, AgentOptions
-from fray_agents.environments.errors import HostUnfit
+from fray_agents.environments.cache import HostUnfit
 from fray_agents.environments.prepare import Prepared, Preparer
-from fray_agents.pickling import OWN_PYTHON
 from fray_coordinator.core import Core
-from fray_coordinator.jobs.pool_environments import add_environment
+from fray_coordinator.jobs.pools import add_environment
 from fray_coordinator.jobs.waiting import wait_for
 from fray_coordinator.store.interface import ANY
 from fray_layouts.object_keys import PoolKeys
 from fray_layouts.records import JobRecord, Resources, Software
 from fray_layouts.spec import EnvironmentSpec
+from fray_runtime.pickling import OWN_PYTHON
 from tests.support.fake_tasks import fake
 from tests.support.scripted_agents import agent_now, job_now, launch
 from tests.support.virtual import Cluster

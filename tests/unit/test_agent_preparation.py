@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from fray_agents.agent.agent import Agent, AgentOptions
-from fray_agents.environments.errors import EnvironmentFailed, HostUnfit
+from fray_agents.environments.cache import EnvironmentFailed, HostUnfit
 from fray_agents.environments.prepare import Prepared, Preparer
-from fray_agents.host.directories import UntrustedDirectory
 from fray_coordinator.core import Core
 from fray_coordinator.jobs.logs import follow_chunks, read_logs
 from fray_coordinator.jobs.stopping import stop
 from fray_coordinator.jobs.waiting import wait_for
 from fray_layouts.records import JobRecord, Resources
+from fray_runtime.directories import UntrustedDirectory
 from tests.support.fake_tasks import fake
 from tests.support.scripted_agents import agent_now, job_now, launch
 from tests.support.virtual import Cluster

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from fray_agents.agent.agent import Agent, AgentOptions, ExitReason
+from fray_agents.agent.attempt_runner import JobWatch
 from fray_agents.agent.claimer import Claimer
-from fray_agents.agent.heartbeat import Heartbeat
-from fray_agents.agent.job_watch import JobWatch
+from fray_agents.agent.membership import Heartbeat
 from fray_coordinator.core import Core
 from fray_coordinator.errors import StoreRefused
 from fray_coordinator.reconcile.reconciler import Reconciler

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from fray_agents.agent.agent import Agent, AgentOptions, ExitReason
-from fray_agents.agent.heartbeat import Heartbeat
 from fray_agents.agent.leases import Leases
-from fray_agents.agent.membership import Membership
-from fray_agents.tasks.handle import TaskHandle, TaskSpec
+from fray_agents.agent.membership import Heartbeat, Membership
+from fray_agents.tasks.task_handle import TaskHandle, TaskSpec
 from fray_coordinator.protocol.scheduling import entry_of
 from fray_layouts.object_keys import AgentKeys
 from fray_layouts.records import AgentRecord, Resources

@@ -13,22 +13,20 @@ from msgspec.structs import replace
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord, JobGone, ParentNotRunning
 from fray_coordinator.fsck import checker
-from fray_coordinator.jobs import archive, lookup
+from fray_coordinator.jobs import job_archive, lookup
 from fray_coordinator.jobs.stopping import stop
 from fray_coordinator.jobs.submission import submit
 from fray_coordinator.jobs.waiting import WatchedJobs, wait_for
-from fray_coordinator.protocol.archiving import blobs_to_keep
-from fray_coordinator.protocol.retention import retention_seconds
+from fray_coordinator.protocol.retention import blobs_to_keep, retention_seconds
 from fray_coordinator.reconcile.admission import Admission
 from fray_coordinator.reconcile.reconciler import Reconciler
 from fray_coordinator.store.interface import ABSENT, ANY
 from fray_layouts.errors import InvalidInput
-from fray_layouts.inbox_keys import InboxKeys
 from fray_layouts.index_keys import ChildKey
 from fray_layouts.object_keys import ArchiveKeys, BlobKeys, JobKeys, KeptBlobKey
 from fray_layouts.records import JobRecord, ParentLink
 from fray_layouts.spec_parsing import parse_spec
-from fray_layouts.work_keys import WorkKeys
+from fray_layouts.work_keys import InboxKeys, WorkKeys
 from tests.support.scripted_agents import job_now, join, launch
 from tests.support.virtual import Cluster
 
@@ -178,10 +176,10 @@ async def test_a_record_that_changes_between_copy_and_deletion_is_copied_again(c
         await user.records.change(JobKeys.key(job.id), JobRecord, lambda now: replace(now, failures=7))
 
     cluster.connections[-1].before["delete", "jobs/"] = change
-    await archive.archive(mover, job.id)
+    await job_archive.archive(mover, job.id)
     assert (await job_now(user, job.id)).failures == 7
-    await archive.archive(mover, job.id)
-    found = await archive.find_archived(user, job.id)
+    await job_archive.archive(mover, job.id)
+    found = await job_archive.find_archived(user, job.id)
     assert found is not None
     assert (found.record.failures, cluster.keys("jobs/")) == (7, [])
 

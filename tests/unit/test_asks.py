@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fray_agents.agent.asks import Asks
+from fray_agents.agent.candidates import Asks
 from fray_agents.agent.held import HeldBundle, HeldPlacement
 from fray_agents.agent.leases import Leases
 from fray_coordinator.clock import RandomSource

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fray_coordinator.errors import ParentNotRunning
-from fray_coordinator.jobs import cascade, pending_index
+from fray_coordinator.jobs import pending_index, stopping
 from fray_coordinator.jobs.claiming import Claimed, NotClaimed, try_claim
 from fray_coordinator.protocol.scheduling import entry_of
 from fray_coordinator.reconcile.reconciler import Reconciler
@@ -32,10 +32,10 @@ async def _family(cluster: Cluster, **child: Any) -> tuple[ScriptedAgent, Any, J
 async def test_a_child_is_entered_before_it_exists_and_ends_with_its_parent(cluster: Cluster) -> None:
     agent, held, child = await _family(cluster)
     assert cluster.keys("children/") == [ChildKey(held.record.id, 1, child.id).key()]
-    assert await cascade.stop_children(agent.core, held.record.id) == 1
+    assert await stopping.stop_children(agent.core, held.record.id) == 1
     assert (await job_now(agent.core, child.id)).status == "pending"
     await agent.end(held)
-    assert await cascade.stop_children(agent.core, held.record.id) == 0
+    assert await stopping.stop_children(agent.core, held.record.id) == 0
     assert (await job_now(agent.core, child.id)).status == "stopped"
     assert cluster.keys("pending/") == []
 
@@ -99,7 +99,7 @@ async def test_the_next_attempt_adopts_the_child_that_it_submits_again(cluster: 
     assert ChildKey(again.record.id, 2, child.id).key() in cluster.keys("children/")
     await Reconciler(await cluster.core(), "p").try_pass()
     await cluster.clock.sleep(500.0)
-    await cascade.stop_children(agent.core, again.record.id)
+    await stopping.stop_children(agent.core, again.record.id)
     assert (await job_now(agent.core, child.id)).status == "pending"
     assert cluster.keys("children/") == [ChildKey(again.record.id, 2, child.id).key()]
 
@@ -107,10 +107,10 @@ async def test_the_next_attempt_adopts_the_child_that_it_submits_again(cluster: 
 async def test_a_child_with_an_id_that_is_not_adopted_in_time_is_stopped(cluster: Cluster) -> None:
     agent, held, child = await _family(cluster, id="mine")
     again = await _second_attempt(cluster, agent, held)
-    await cascade.stop_children(agent.core, again.record.id)
+    await stopping.stop_children(agent.core, again.record.id)
     assert (await job_now(agent.core, child.id)).status == "pending"
     await cluster.clock.sleep(agent.core.settings.repair_interval + 1)
-    await cascade.stop_children(agent.core, again.record.id)
+    await stopping.stop_children(agent.core, again.record.id)
     assert (await job_now(agent.core, child.id)).status == "stopped"
 
 
@@ -126,7 +126,7 @@ async def test_a_cascade_that_is_overtaken_by_an_adoption_lets_the_child_live(cl
         await launch(agent.core, name="child", parent=again.record.id, id="mine")
 
     cluster.connections[-1].before["put", "jobs/"] = adopt
-    await cascade.stop_children(slow, again.record.id)
+    await stopping.stop_children(slow, again.record.id)
     kept = await job_now(agent.core, child.id)
     assert kept.parent is not None
     assert (kept.status, kept.stop, kept.parent.attempt) == ("pending", None, 2)

@@ -13,13 +13,12 @@ from typing import ClassVar
 
 import pytest
 
-from fray.cli.places import chip_check
+from fray.cli.options import chip_check
 from fray_agents.agent.agent import Agent, AgentOptions
-from fray_agents.agent.chip_watch import CHECK_INTERVAL, ChipWatch
-from fray_agents.agent.device_patience import IDLE_PATIENCE
+from fray_agents.agent.devices import CHECK_INTERVAL, IDLE_PATIENCE, ChipWatch
 from fray_agents.agent.held import HeldBundle
-from fray_agents.environments.errors import HostUnfit
-from fray_agents.host.chips import chip_trouble
+from fray_agents.environments.cache import HostUnfit
+from fray_agents.host.accelerators import chip_trouble
 from fray_coordinator.core import Core
 from fray_coordinator.protocol.placements.hosts import host_view
 from fray_layouts.index_keys import PendingKey, Shape
@@ -97,7 +96,7 @@ def test_a_file_that_a_process_closes_meanwhile_hides_no_other(tmp_path: Path, m
     opened = tmp_path / "proc/47/fd"
     opened.mkdir(parents=True)
     (opened / "4").symlink_to(tmp_path / "dev/accel0")
-    monkeypatch.setattr("fray_agents.host.chips.os.listdir", lambda folder: ["3", "4"])
+    monkeypatch.setattr("fray_agents.host.accelerators.os.listdir", lambda folder: ["3", "4"])
     assert "has the TPU chip" in chip_trouble(1, tmp_path)
 
 
@@ -110,7 +109,7 @@ def test_a_process_that_has_a_chip_open_is_named_until_it_ends(root: Path, holde
 
 
 def test_a_host_that_poses_as_one_with_chips_is_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fray_agents.host.chips.chip_files", lambda root=None: [])
+    monkeypatch.setattr("fray_agents.host.accelerators.chip_files", lambda root=None: [])
     assert chip_check(TPU, is_tpu_vm=False) is None
     assert chip_check(Resources(cpu=1000), is_tpu_vm=True) is None
     sick = chip_check(TPU, is_tpu_vm=True)
@@ -180,7 +179,7 @@ def entry() -> PendingKey:
 async def test_an_agent_takes_no_job_while_a_stranger_has_a_chip_and_says_so(
     tmp_path: Path, root: Path, holder: Holder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fray_agents.agent.chip_watch.CHECK_INTERVAL", 0.2)
+    monkeypatch.setattr("fray_agents.agent.devices.CHECK_INTERVAL", 0.2)
     options = AgentOptions(capacity=TPU, work_dir=tmp_path / "work", check_chips=partial(chip_trouble, 4, root))
     async with quick_core(tmp_path / "root") as core:
         agent = Agent(core, options)

@@ -19,9 +19,8 @@ from fray.cli.commands.agent import capacity_of
 from fray.cli.commands.run import spec_of, variables
 from fray.cli.commands.submit import read_jobs
 from fray.cli.cost_model import estimates, spent
+from fray.cli.options import chosen_workspace, piped_input
 from fray.cli.output import print_table
-from fray.cli.standard_input import piped_input
-from fray.cli.workspace_options import chosen_workspace
 from fray.errors import InvalidInput
 from fray.workspace.choice import WorkspaceChoice
 from fray_agents.agent.claimer import REMOTE_POLL_BACKOFF
@@ -77,7 +76,7 @@ def test_a_file_or_pipe_is_read_to_its_end_and_nothing_else(tmp_path: Path, monk
     read, write = os.pipe()
     os.write(write, b"x" * 10)
     os.close(write)
-    monkeypatch.setattr("fray.cli.standard_input.MAX_BYTES", 9)
+    monkeypatch.setattr("fray.cli.options.MAX_BYTES", 9)
     with pytest.raises(InvalidInput, match="standard input"):
         piped_input(read)
     os.close(read)

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from fray.cli import cli
 from fray.cli.commands import agent
 from fray.cli.commands.agent import capacity_of, checked_machine
-from fray.cli.places import parse_place
+from fray.cli.options import parse_place
 from fray_agents.agent import daemon
 from fray_agents.agent.agent import AgentOptions
 from fray_layouts.errors import InvalidInput

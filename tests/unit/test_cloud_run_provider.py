@@ -12,7 +12,7 @@ from google.rpc import code_pb2
 
 from fray_agents.provisioning.provider import MachineRequest, ProviderError
 from fray_agents.provisioning.providers.cloud_run import EMULATOR_VARIABLE, CloudRunProvider, open_cloud_run
-from fray_coordinator.protocol.scaling.listed import ListedState
+from fray_coordinator.protocol.scaling.view import ListedState
 from fray_layouts.records import CloudRunSettings, ProvisioningSpec, Resources
 from tests.support.fake_cloud_run import FakeCloudRun
 from tests.support.fake_google import GoogleFaults

@@ -10,12 +10,12 @@ import pytest
 
 from fray.machine_pools import read_fray_file
 from fray_agents.provisioning.identity import CLUSTER_LABEL, pool_labels, provider_name
-from fray_agents.provisioning.opening import open_provider
+from fray_agents.provisioning.pool_checks import open_provider
 from fray_agents.provisioning.provider import MachineRequest, ProviderError
 from fray_agents.provisioning.providers import command
 from fray_agents.provisioning.providers.command import CommandProvider
 from fray_coordinator.core import open_core
-from fray_coordinator.protocol.scaling.listed import ListedMachine, ListedState
+from fray_coordinator.protocol.scaling.view import ListedMachine, ListedState
 from fray_layouts.records import CommandSettings, ProvisioningSpec
 from tests.support.provider_worlds import CLUSTER, EXAMPLES, POOL, script, slurm_world
 

@@ -17,7 +17,7 @@ from fray.pool import WorkerPool
 from fray.queue import FileQueue
 from fray.types import Entrypoint, EnvironmentConfig, JobId, JobInfo, JobRequest, JobStatus
 from fray_layouts.codec import decode, encode
-from fray_layouts.pool_records import TaskOutcome, decode_outcomes, encode_outcomes
+from fray_layouts.queue_records import TaskOutcome, decode_outcomes, encode_outcomes
 from fray_layouts.records import JobRecord
 from fray_layouts.spec import EntrypointSpec, JobSpec
 

@@ -19,9 +19,9 @@ from tests.support.sources import FOLDERS, texts
 
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "layouts").glob("*.md")]
 PACKAGES = [ROOT / folder for folder in FOLDERS]
-CODE = ("layouts", "coordinator", "agents", "fray", "tests", "benchmarks", "examples", "docs")
+CODE = ("layouts", "coordinator", "agents", "rpc", "runtime", "fray", "tests", "benchmarks", "examples", "docs")
 ARCHITECTURE = ROOT / "ARCHITECTURE.md"
-SECOND_NAMES = ("fray/v1", "fray/v2")
+SECOND_NAMES = ("fray/cluster/ray", "fray/v1", "fray/v2")
 ABSENT = {"entry_point", "fn_thunk", "iris_backend", "isolated_env", "set_job_backend"}
 
 

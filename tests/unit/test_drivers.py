@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from fray_agents.agent.driver import Driver
-from fray_coordinator.actors import discovery
+from fray_coordinator.actors import naming
 from fray_coordinator.core import Core
 from fray_coordinator.errors import ParentNotRunning, StoreUnavailable
 from fray_coordinator.jobs import stopping
@@ -41,7 +41,7 @@ class Served:
         record = EndpointRecord(
             namespace="ns", name="a", actor_id="a", nonce="n", address="h:1", job=job, attempt=1, incarnation=0
         )
-        await discovery.publish(self.core, record, singleton=False)
+        await naming.publish(self.core, record, singleton=False)
 
     async def withdraw(self) -> None:
         """Do nothing: the repair removes the endpoint."""
@@ -115,7 +115,7 @@ async def test_owned_jobs_of_a_killed_driver_end_and_detached_ones_continue(clus
         assert left.stop is not None
         assert left.stop.reason == f"its parent {job} no longer runs"
         assert (await job_now(program.core, detached.id)).status == "pending"
-        assert await discovery.lookup(program.core, "ns", "a") == []
+        assert await naming.lookup(program.core, "ns", "a") == []
         assert coordinator.problems == {}
 
 
@@ -129,7 +129,7 @@ async def test_one_repair_after_the_death_is_enough_also_if_the_reaper_is_slower
         )
         await coordinator.repair.run({})
         assert (await job_now(program.core, owned.id)).status == "stopped"
-        assert await discovery.lookup(program.core, "ns", "a") == []
+        assert await naming.lookup(program.core, "ns", "a") == []
 
 
 async def test_a_leaving_driver_ends_its_jobs_at_once(cluster: Cluster) -> None:
@@ -171,7 +171,7 @@ async def test_a_driver_that_comes_back_from_the_dead_owns_nothing_and_begins_an
         assert (await job_now(program.core, dead)).status == "failed"
         assert (await job_now(program.core, owned.id)).status == "stopped"
         assert (await job_now(program.core, (await program.owns()).id)).status == "pending"
-        assert [found.job for found in await discovery.lookup(program.core, "ns", "a")] == [back]
+        assert [found.job for found in await naming.lookup(program.core, "ns", "a")] == [back]
         assert await program.driver.job() == back
         assert f"driver {dead} counted as dead because this program wrote no heartbeat" in caplog.text
 

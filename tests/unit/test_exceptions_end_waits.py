@@ -18,8 +18,8 @@ from fray.errors import InvalidInput
 from fray.futures import TaskFuture
 from fray.pool import WorkerPool
 from fray.pool.future_table import FutureTable
-from fray_agents.rpc.wire.serialization import pack_error
-from fray_layouts.pool_records import OutcomeKind, TaskOutcome
+from fray_layouts.queue_records import OutcomeKind, TaskOutcome
+from fray_rpc.wire.serialization import pack_error
 from tests.support.waiting import PATIENCE
 
 

@@ -13,9 +13,9 @@ from fray_coordinator.reconcile import reaper
 from fray_coordinator.reconcile.failure_detector import FailureDetector
 from fray_coordinator.reconcile.reconciler import Reconciler
 from fray_coordinator.store.interface import ANY
-from fray_layouts.inbox_keys import InboxKeys
 from fray_layouts.object_keys import AgentKeys, JobKeys
 from fray_layouts.records import AgentRecord, ClusterSettings, Holding, Suspect
+from fray_layouts.work_keys import InboxKeys
 from tests.support.scripted_agents import ScriptedAgent, agent_now, job_now, join, launch, pass_now, passes
 from tests.support.virtual import Cluster
 

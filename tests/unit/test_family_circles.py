@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fray_agents.agent.agent import Agent, AgentOptions
-from fray_agents.tasks.handle import TaskExit, TaskHandle, TaskSpec
+from fray_agents.tasks.task_handle import TaskExit, TaskHandle, TaskSpec
 from fray_coordinator.core import Core
 from fray_coordinator.jobs.submission import submit
 from fray_coordinator.placements import launching, reservations

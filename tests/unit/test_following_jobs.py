@@ -16,10 +16,8 @@ from fray_coordinator.jobs.claiming import Claimed, try_claim
 from fray_coordinator.jobs.commit import end_attempt
 from fray_coordinator.jobs.logs import LogLine, follow_chunks, read_logs
 from fray_coordinator.jobs.lookup import read_job
-from fray_coordinator.jobs.poll_backoff import PollBackoff
 from fray_coordinator.jobs.submission import submit
-from fray_coordinator.jobs.waiting import WaitProgress, wait_for
-from fray_coordinator.jobs.waiting_reasons import ActivityReports, WaitingReasons
+from fray_coordinator.jobs.waiting import ActivityReports, PollBackoff, WaitingReasons, WaitProgress, wait_for
 from fray_coordinator.protocol.commit import AttemptEnd
 from fray_coordinator.protocol.scheduling import entry_of
 from fray_coordinator.store.interface import ABSENT

@@ -1,4 +1,4 @@
-"""No thread forks while another starts a process: see `fray_agents.host.forks`."""
+"""No thread forks while another starts a process: see `fray_runtime.forks`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from fray_agents.host.directories import _remove_tree
-from fray_agents.host.gpus import _query
+from fray_agents.host.accelerators import _query
 from fray_agents.provisioning.providers.command import _start_program
-from fray_agents.tasks.runner_process import start_runner
+from fray_agents.tasks.process_task import start_runner
+from fray_runtime.directories import _remove_tree
 
 
 async def runner(tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from fray_coordinator import fsck
 from fray_coordinator.core import Core, open_core
 from fray_coordinator.store.interface import ANY, Listed, Refused
-from fray_layouts.inbox_keys import InboxKeys
 from fray_layouts.object_keys import CoordinatorKeys
 from fray_layouts.records import AgentRecord, ReconcilerRecord
+from fray_layouts.work_keys import InboxKeys
 from tests.support.damage import LONG, a_job, an_agent, everything
 from tests.support.virtual import Cluster, StoreConnection
 

@@ -12,8 +12,7 @@ from msgspec.structs import replace
 
 from fray_coordinator.core import Core
 from fray_coordinator.fsck import checker, queue_checks, snapshot
-from fray_coordinator.fsck.areas import AREAS, Area
-from fray_coordinator.fsck.report import Problem
+from fray_coordinator.fsck.report import AREAS, Area, Problem
 from fray_coordinator.fsck.snapshot import Snapshot, take_snapshot
 from fray_coordinator.protocol.scheduling import entry_of
 from fray_coordinator.store.interface import ANY

@@ -14,12 +14,12 @@ from fray_agents.agent.agent import Agent, AgentOptions
 from fray_coordinator import fsck
 from fray_coordinator.core import Core
 from fray_coordinator.jobs.lookup import all_jobs
-from fray_coordinator.jobs.mailbox import drain
+from fray_coordinator.jobs.notifications import drain
 from fray_coordinator.jobs.stopping import stop
 from fray_coordinator.protocol.transitions import is_terminal
 from fray_coordinator.store.interface import ANY
-from fray_layouts.inbox_keys import InboxKeys
 from fray_layouts.records import JobRecord, Resources
+from fray_layouts.work_keys import InboxKeys
 from tests.support.fake_tasks import fake
 from tests.support.scripted_agents import launch
 from tests.support.slow_reads import recorded_findings, slow_core

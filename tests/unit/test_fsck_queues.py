@@ -7,17 +7,16 @@ import random
 
 import pytest
 
-from fray_coordinator import fsck
+from fray_coordinator import fsck, worker_pools
 from fray_coordinator.actors import naming
 from fray_coordinator.core import Core
-from fray_coordinator.pool import worker_pools
 from fray_coordinator.protocol.queue_lease import completed
 from fray_coordinator.protocol.retention import retention_seconds
 from fray_coordinator.queue.consumer import Consumer
 from fray_coordinator.queue.delivery import EncodedItem
 from fray_coordinator.queue.doorbell import QueueDoorbell
+from fray_coordinator.queue.held_segment import PoisonIsolation
 from fray_coordinator.queue.open_queue import open_queue
-from fray_coordinator.queue.poison_isolation import PoisonIsolation
 from fray_coordinator.queue.producer import Producer
 from fray_coordinator.reconcile.repair import POOL_SWEEP_INTERVAL
 from fray_coordinator.store.interface import ANY

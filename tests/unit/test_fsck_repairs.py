@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from fray_coordinator import fsck
 from fray_coordinator.core import Core
-from fray_coordinator.jobs import placement_index
+from fray_coordinator.jobs import notifications
 from fray_coordinator.protocol.placements.owners import entry_of_owner, owner_of_job
 from fray_coordinator.protocol.scheduling import entry_of
 from fray_coordinator.store.interface import ANY
@@ -48,7 +48,7 @@ async def entry_of_an_ended_job(core: Core) -> str:
 
 async def a_gang_without_entry(core: Core) -> str:
     job = await a_job(core, replicas=2)
-    await placement_index.leave(core, job)
+    await notifications.leave(core, job)
     return JobKeys.key(job.id)
 
 

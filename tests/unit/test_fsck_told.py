@@ -13,12 +13,11 @@ from fray_coordinator import fsck
 from fray_coordinator.core import Core
 from fray_coordinator.errors import StoreUnavailable
 from fray_coordinator.fsck import checker
-from fray_coordinator.fsck.areas import AREAS
+from fray_coordinator.fsck.report import AREAS
 from fray_coordinator.protocol.scheduling import entry_of
 from fray_coordinator.reconcile.reconciler import Reconciler
 from fray_coordinator.store.interface import ANY
-from fray_layouts.machine_keys import MachineKeys
-from fray_layouts.object_keys import AgentKeys, CoordinatorKeys, JobKeys
+from fray_layouts.object_keys import AgentKeys, CoordinatorKeys, JobKeys, MachineKeys
 from fray_layouts.records import (
     AgentRecord,
     MachineRecord,

@@ -8,9 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from fray_coordinator.core import Core
-from fray_coordinator.jobs import gang_commit, stopping
-from fray_coordinator.jobs.gang_exits import store_exit
-from fray_coordinator.protocol.cascade import adopted
+from fray_coordinator.jobs import commit, stopping
+from fray_coordinator.jobs.commit import store_exit
+from fray_coordinator.protocol.stopping import adopted
 from fray_coordinator.store.interface import ANY
 from fray_coordinator.store.records import Stored
 from fray_layouts.object_keys import JobKeys, PoolKeys
@@ -53,7 +53,7 @@ async def voted_child(found: Gathering, **spec: Any) -> tuple[JobRecord, JobReco
 
 
 async def lost(found: Gathering, stored: Stored[JobRecord], agent: str) -> JobRecord:
-    ended = await gang_commit.end_without(found.core, stored, agent)
+    ended = await commit.end_without(found.core, stored, agent)
     assert ended is not None
     return ended.record
 
@@ -138,7 +138,7 @@ async def test_the_next_attempt_waits_for_agents_that_list_the_last_one(cluster:
 async def test_the_next_attempt_is_where_the_last_one_was_though_that_is_not_gone_yet(cluster: Cluster) -> None:
     found = await gathering(cluster, "m", "n")
     stored = await started(found, max_retries_failure=1)
-    ended = await gang_commit.end_member(found.core, stored, "n", [await failure(found.core, stored.record, "n")])
+    ended = await commit.end_member(found.core, stored, "n", [await failure(found.core, stored.record, "n")])
     found.members += (await gathering(cluster, "a", "b")).members
     await cluster.clock.sleep(ended.record.not_before - found.core.now())
     for member in found.members[:2]:

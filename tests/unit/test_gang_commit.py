@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from fray_coordinator.core import Core
-from fray_coordinator.jobs import gang_commit, stopping
+from fray_coordinator.jobs import commit, stopping
 from fray_coordinator.store.interface import ABSENT, ANY
 from fray_coordinator.store.records import Stored
 from fray_layouts.index_keys import PlacementKey
@@ -38,7 +38,7 @@ async def test_the_last_replica_to_end_writes_the_success_of_all(core: Core) -> 
     gang = await running_gang(core, 3)
     for replica in (2, 0, 1):
         own = await leave_exit(core, gang.record, replica)
-        after = await gang_commit.end_member(core, gang, f"a{replica}", [own])
+        after = await commit.end_member(core, gang, f"a{replica}", [own])
         assert after.record.status == ("succeeded" if replica == 1 else "running")
     ended = await now(core)
     assert (ended.status, ended.result) == ("succeeded", JobResult(encoding="json", value=0))
@@ -50,7 +50,7 @@ async def test_all_may_end_at_once(core: Core) -> None:
 
     async def end(replica: int) -> None:
         own = await leave_exit(core, gang.record, replica)
-        await gang_commit.end_member(core, gang, f"a{replica}", [own])
+        await commit.end_member(core, gang, f"a{replica}", [own])
 
     await asyncio.gather(*(end(replica) for replica in range(8)))
     assert (await now(core)).status == "succeeded"
@@ -62,7 +62,7 @@ async def test_when_one_fails_all_fail_and_it_is_counted_once(core: Core) -> Non
 
     async def fail(replica: int) -> None:
         own = await leave_exit(core, gang.record, replica, "exited")
-        await gang_commit.end_member(core, gang, f"a{replica}", [own])
+        await commit.end_member(core, gang, f"a{replica}", [own])
 
     await asyncio.gather(*(fail(replica) for replica in range(8)))
     again = await now(core)
@@ -83,7 +83,7 @@ async def test_few_members_of_a_large_gang_write_that_one_has_failed(core: Core)
         return await real(*given)
 
     object.__setattr__(core.records, "write", slow)
-    await asyncio.gather(*(gang_commit.end_member(core, gang, own.agent, [own]) for own in failed))
+    await asyncio.gather(*(commit.end_member(core, gang, own.agent, [own]) for own in failed))
     assert (await now(core)).failures == 1
     assert writes <= 20
 
@@ -107,7 +107,7 @@ async def test_a_failure_that_meets_a_stop_ends_the_gang_once_all_have_ended(cor
         return found
 
     object.__setattr__(core.records, "reread", reread_then_stop)
-    await gang_commit.end_member(core, gang, "a0", [own])
+    await commit.end_member(core, gang, "a0", [own])
     ended = await now(core)
     assert (ended.status, ended.attempt, ended.failures) == ("stopped", 1, 0)
     assert await entries(core) == []
@@ -129,7 +129,7 @@ async def test_the_exits_are_listed_after_the_record_on_which_the_write_depends(
         return await real(*given)
 
     object.__setattr__(core.records, before, others_first)
-    await gang_commit.end_member(core, gang, "a0", [own])
+    await commit.end_member(core, gang, "a0", [own])
     assert (await now(core)).status == "stopped"
 
 
@@ -148,7 +148,7 @@ async def test_exits_that_were_listed_before_the_record_changed_are_listed_again
         return rows
 
     object.__setattr__(core.store, "list", others_after)
-    await gang_commit.end_member(core, gang, "a0", [own])
+    await commit.end_member(core, gang, "a0", [own])
     assert (await now(core)).status == "stopped"
 
 
@@ -156,7 +156,7 @@ async def test_the_burial_of_a_member_follows_its_stored_exit(core: Core) -> Non
     gang = await running_gang(core)
     await leave_exit(core, gang.record, 0)
     await leave_exit(core, gang.record, 1)
-    ended = await gang_commit.end_without(core, gang, "a1")
+    ended = await commit.end_without(core, gang, "a1")
     assert ended is not None
     assert ended.record.status == "succeeded"
 
@@ -164,11 +164,11 @@ async def test_the_burial_of_a_member_follows_its_stored_exit(core: Core) -> Non
 async def test_the_burial_of_a_member_that_ran_requeues_the_gang_once(core: Core) -> None:
     gang = await running_gang(core)
     await leave_exit(core, gang.record, 0)
-    kept = await gang_commit.end_without(core, gang, "a0")
+    kept = await commit.end_without(core, gang, "a0")
     assert kept is not None
     assert kept.record.status == "running", "it had ended well: the others go on"
     for _ in range(2):
-        await gang_commit.end_without(core, gang, "a1")
+        await commit.end_without(core, gang, "a1")
     again = await now(core)
     assert (again.status, again.attempt, again.preemptions, again.agent_deaths) == ("gathering", 2, 1, 1)
 
@@ -187,7 +187,7 @@ async def test_the_exits_of_an_attempt_are_its_own(core: Core) -> None:
     own = await leave_exit(core, gang.record, 0)
     await leave_exit(core, replace(gang.record, attempt=2), 1)
     assert [row.key for row in await core.store.list(WorkKeys.exits("g-1", 1))] == [WorkKeys.exit("g-1", 1, 0)]
-    assert (await gang_commit.end_member(core, gang, "a0", [own])).record.status == "running"
+    assert (await commit.end_member(core, gang, "a0", [own])).record.status == "running"
 
 
 @pytest.mark.parametrize("damaged", [0, 1])
@@ -196,7 +196,7 @@ async def test_an_exit_that_cannot_be_read_is_that_of_a_replica_whose_host_faile
     await core.store.put(WorkKeys.exit("g-1", 1, damaged), b"garbage", ABSENT)
     for replica in (0, 1):
         own = await leave_exit(core, gang.record, replica)
-        await gang_commit.end_member(core, gang, f"a{replica}", [own])
+        await commit.end_member(core, gang, f"a{replica}", [own])
     again = await now(core)
     assert (again.status, again.attempt, again.failures, again.preemptions) == ("gathering", 2, 0, 1)
     past = again.history[-1]
@@ -207,10 +207,10 @@ async def test_an_exit_that_cannot_be_read_is_that_of_a_replica_whose_host_faile
 async def test_an_exit_that_is_damaged_when_its_member_is_done_ends_the_attempt_with_the_last_one(core: Core) -> None:
     gang = await running_gang(core)
     own = await leave_exit(core, gang.record, 0)
-    await gang_commit.end_member(core, gang, "a0", [own])
+    await commit.end_member(core, gang, "a0", [own])
     await core.store.put(WorkKeys.exit("g-1", 1, 0), b"garbage", ANY)
     own = await leave_exit(core, gang.record, 1)
-    await gang_commit.end_member(core, gang, "a1", [own])
+    await commit.end_member(core, gang, "a1", [own])
     again = await now(core)
     assert (again.status, again.attempt, again.failures, again.preemptions) == ("gathering", 2, 0, 1)
 
@@ -220,13 +220,13 @@ async def test_a_stopped_gang_ends_though_an_exit_cannot_be_read(core: Core) -> 
     await stopping.stop(core, "g-1", "enough")
     await core.store.put(WorkKeys.exit("g-1", 1, 0), b"garbage", ABSENT)
     own = await leave_exit(core, gang.record, 1, "stopped")
-    await gang_commit.end_member(core, gang, "a1", [own])
+    await commit.end_member(core, gang, "a1", [own])
     assert (await now(core)).status == "stopped"
 
 
 async def test_the_burial_of_a_member_whose_exit_cannot_be_read_requeues_the_gang(core: Core) -> None:
     gang = await running_gang(core)
     await core.store.put(WorkKeys.exit("g-1", 1, 1), b"garbage", ABSENT)
-    await gang_commit.end_without(core, gang, "a1")
+    await commit.end_without(core, gang, "a1")
     again = await now(core)
     assert (again.status, again.attempt, again.failures, again.preemptions) == ("gathering", 2, 0, 1)

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from fray_agents.agent.agent import Agent, AgentOptions
-from fray_agents.tasks.handle import TaskHandle, TaskSpec
+from fray_agents.tasks.task_handle import TaskHandle, TaskSpec
 from fray_coordinator.core import Core
 from fray_coordinator.jobs.submission import submit
 from fray_coordinator.jobs.waiting import wait_for

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from fray_coordinator.protocol.placements.gang_end import end_of_gang, gang_left, gang_without, runs_gang
-from fray_coordinator.protocol.placements.gang_ports import COORDINATOR_PORT, MEGASCALE_PORT, gang_port_names
+from fray_coordinator.protocol.placements.launching import COORDINATOR_PORT, MEGASCALE_PORT, gang_port_names
 from fray_coordinator.protocol.retries import FIRST_RESTART_WAIT
 from fray_coordinator.protocol.stopping import request_stop
 from fray_layouts.records import (

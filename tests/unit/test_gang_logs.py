@@ -7,7 +7,7 @@ import uuid
 import pytest
 
 from fray.cluster.driver_log import LineDisplay
-from fray.cluster.replica_lines import LONGEST_LINE, ReplicaLines
+from fray.cluster.log_printer import LONGEST_LINE, ReplicaLines
 from fray_coordinator.core import Core, open_core
 from fray_coordinator.jobs.logs import LogCursor, LogLine, follow_chunks, read_logs
 from fray_coordinator.store.interface import ABSENT

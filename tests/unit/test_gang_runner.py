@@ -8,8 +8,7 @@ from unittest import mock
 
 import pytest
 
-from fray_coordinator.jobs.gang_commit import leave_gang
-from fray_coordinator.jobs.gang_exits import ended_replicas, exit_times
+from fray_coordinator.jobs.commit import ended_replicas, exit_times, leave_gang
 from fray_coordinator.jobs.gang_peers import PeerAnswer
 from fray_coordinator.jobs.stopping import stop
 from fray_layouts.records import (

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from fray.cli.gang_view import MAX_MEMBERS, Members, as_one, gang_json, member_lines
-from fray.cli.job_view import describe, job_row
+from fray.cli.job_view import MAX_MEMBERS, Members, as_one, describe, gang_json, job_row, member_lines
 from fray_layouts.records import (
     AttemptExit,
     Holding,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fray_agents.agent.agent import Agent, AgentOptions
-from fray_agents.tasks.handle import TaskExit, TaskHandle, TaskSpec
+from fray_agents.tasks.task_handle import TaskExit, TaskHandle, TaskSpec
 from fray_coordinator.jobs.stopping import stop
 from fray_coordinator.jobs.submission import submit
 from fray_layouts.records import AttemptExit, Resources

@@ -8,13 +8,12 @@ import pytest
 from hypothesis import given, strategies as st
 from msgspec.structs import replace
 
-from fray_agents.agent.gpu_watch import GpuWatch
+from fray_agents.agent.devices import GpuWatch
 from fray_agents.agent.held import HeldBundle
 from fray_agents.agent.leases import Leases
-from fray_agents.environments.errors import HostUnfit
-from fray_agents.host.gpus import gpu_names, gpu_variables, gpus_in_trouble
-from fray_coordinator.protocol.gpu_assignment import gpus_for
-from fray_coordinator.protocol.scheduling import HostKind, shape_of, shortage
+from fray_agents.environments.cache import HostUnfit
+from fray_agents.host.accelerators import gpu_names, gpu_variables, gpus_in_trouble
+from fray_coordinator.protocol.scheduling import HostKind, gpus_for, shape_of, shortage
 from fray_layouts.index_keys import PendingKey, Shape
 from fray_layouts.records import Resources
 from fray_layouts.spec_parsing import parse_spec
@@ -157,7 +156,7 @@ def test_a_gpu_that_stays_in_use_is_taken_out_told_and_offered_again(
         assert member.leases.free().device_count == 1
         assert member.problems.summary(member.problems.now()) == ""
 
-    monkeypatch.setattr("fray_agents.agent.gpu_watch.gpus_in_trouble", trouble)
+    monkeypatch.setattr("fray_agents.agent.devices.gpus_in_trouble", trouble)
     run(scenario)
 
 
@@ -187,7 +186,7 @@ def test_a_host_none_of_whose_gpus_can_be_used_takes_no_work(monkeypatch: pytest
         rechecks.cancel()
         assert member.may_claim()
 
-    monkeypatch.setattr("fray_agents.agent.gpu_watch.gpus_in_trouble", trouble)
+    monkeypatch.setattr("fray_agents.agent.devices.gpus_in_trouble", trouble)
     run(scenario)
 
 

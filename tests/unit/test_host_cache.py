@@ -13,7 +13,7 @@ import pytest
 
 from fray_agents.environments import cache
 from fray_agents.environments.cache import HostCache
-from fray_agents.host.directories import UntrustedDirectory, cache_dir
+from fray_runtime.directories import UntrustedDirectory, cache_dir
 from tests.support.waiting import eventually
 
 KB = 1000

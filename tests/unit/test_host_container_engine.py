@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from fray_agents.host import container_engine
+from fray_agents.host.capacity import discover_software
 from fray_agents.host.container_engine import ContainerEngine, EngineFailed, find_engine
-from fray_agents.host.software import discover_software
 from tests.support import fake_engine
 
 

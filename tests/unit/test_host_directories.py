@@ -14,19 +14,19 @@ from pathlib import Path
 
 import pytest
 
-from fray.rpc.sockets import socket_dir
+from fray.rpc.actor_server import socket_dir
 from fray_agents.agent import predecessors
 from fray_agents.agent.agent import Agent, AgentOptions
 from fray_agents.agent.predecessors import reap_predecessors
-from fray_agents.host import agent_lock, directories
+from fray_agents.host import agent_lock
 from fray_agents.host.agent_lock import AgentLock
-from fray_agents.host.directories import UntrustedDirectory, private_dir, user_dir
-from fray_agents.host.file_threads import in_file_thread
 from fray_agents.runner.task_cgroup import TaskCgroup
 from fray_coordinator.core import Core, open_core
 from fray_coordinator.store.interface import ABSENT, ANY
 from fray_layouts.object_keys import AgentKeys
 from fray_layouts.records import AgentRecord, Resources
+from fray_runtime import directories
+from fray_runtime.directories import UntrustedDirectory, in_file_thread, private_dir, user_dir
 from tests.support.users import STRANGER, is_root, may_stranger, place_for_all
 from tests.support.waiting import wait_until
 
@@ -178,13 +178,13 @@ def test_a_new_lock_that_another_agent_holds_for_a_moment_does_not_stop_the_star
     def flock(fd: int, how: int) -> None:
         if not theirs:
             theirs.append(None)
-            theirs[:] = [agent_lock.try_lock(path) for path in agent_lock.lock_folder(ROOT).glob("*.lock")]
+            theirs[:] = [directories.try_lock(path) for path in agent_lock.lock_folder(ROOT).glob("*.lock")]
         real(fd, how)
 
     monkeypatch.setattr(fcntl, "flock", flock)
     lock = agent_lock.acquire_lock(ROOT, "new-1")
     assert theirs, "they came by"
-    assert agent_lock.try_lock(lock.path) is None, "nobody can take it for the lock of a dead agent"
+    assert directories.try_lock(lock.path) is None, "nobody can take it for the lock of a dead agent"
     lock.release()
     for fd in theirs:
         assert fd is not None, "they did lock what there was"
@@ -201,7 +201,7 @@ def test_a_file_that_was_removed_while_it_was_locked_is_no_agents(monkeypatch: p
         real(fd, how)
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    assert agent_lock.try_lock(lock.path) is None
+    assert directories.try_lock(lock.path) is None
 
 
 # --- files of dead agents

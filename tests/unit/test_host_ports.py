@@ -13,14 +13,14 @@ from unittest import mock
 
 import pytest
 
-from fray_agents.host import ports
-from fray_agents.host.ports import held_ports
+from fray_runtime import network
+from fray_runtime.network import held_ports
 
 HOLD = """
 import random, sys
-from fray_agents.host import ports
-ports.FIRST_PORT, ports.LAST_PORT = int(sys.argv[1]), int(sys.argv[1])
-with ports.held_ports(["http"], random.Random()) as held:
+from fray_runtime import network
+network.FIRST_PORT, network.LAST_PORT = int(sys.argv[1]), int(sys.argv[1])
+with network.held_ports(["http"], random.Random()) as held:
     print(held.numbers["http"], flush=True)
     sys.stdin.read()
 """
@@ -91,7 +91,7 @@ def test_nobody_else_can_take_all_ports_by_their_names() -> None:
 def few() -> Iterator[int]:
     """The first of three ports in a row. Nobody has them, and there are no others."""
     first = random.randrange(10_000, 19_000)
-    while any(map(ports._is_port_in_use, range(first, first + 3))):
+    while any(map(network._is_port_in_use, range(first, first + 3))):
         first = random.randrange(10_000, 19_000)
-    with mock.patch.multiple(ports, FIRST_PORT=first, LAST_PORT=first + 2):
+    with mock.patch.multiple(network, FIRST_PORT=first, LAST_PORT=first + 2):
         yield first

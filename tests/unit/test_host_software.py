@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fray_agents.host.software import discover_software, find_pythons, find_uv
-from fray_agents.pickling import OWN_PYTHON
+from fray_agents.host.capacity import discover_software, find_pythons, find_uv
+from fray_runtime.pickling import OWN_PYTHON
 
 ELF = b"\x7fELF"
 

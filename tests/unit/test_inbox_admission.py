@@ -13,9 +13,9 @@ from fray_coordinator.jobs import stopping
 from fray_coordinator.reconcile.admission import Admission
 from fray_coordinator.reconcile.reconciler import Reconciler
 from fray_coordinator.store.interface import ANY
-from fray_layouts.inbox_keys import InboxKeys
 from fray_layouts.object_keys import JobIds, JobKeys
 from fray_layouts.records import JobRecord, Rejection
+from fray_layouts.work_keys import InboxKeys
 from tests.support.scripted_agents import job_now, join, launch
 from tests.support.virtual import Cluster
 

@@ -9,11 +9,16 @@ from dataclasses import dataclass, field
 
 from fray_agents.agent.claimer import REMOTE_POLL_BACKOFF, Claimer
 from fray_agents.agent.held import HeldLease
-from fray_agents.agent.index_cursor import ENTRIES_PER_INTERVAL
-from fray_agents.agent.index_search import FULL_POLLS, PAGES_PER_POLL, PAGES_PER_SECOND, STALE_LIMIT
+from fray_agents.agent.index_search import (
+    ENTRIES_PER_INTERVAL,
+    FULL_POLLS,
+    PAGES_PER_POLL,
+    PAGES_PER_SECOND,
+    STALE_LIMIT,
+)
 from fray_agents.agent.leases import Leases
 from fray_coordinator.core import Core
-from fray_coordinator.jobs import doorbell
+from fray_coordinator.jobs import notifications
 from fray_coordinator.jobs.submission import submit
 from fray_coordinator.store.interface import ROWS_PER_REQUEST, Object
 from fray_layouts.index_keys import PendingKey, Shape
@@ -71,7 +76,7 @@ def unfit(cluster: Cluster, count: int, shape: Shape = GPU, priority: int = 0) -
 
 async def ring(core: Core) -> None:
     while True:
-        await doorbell.ring(core, "default")
+        await notifications.ring(core, "default")
         await asyncio.sleep(0.5)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fray_coordinator.jobs import doorbell, pending_index
+from fray_coordinator.jobs import notifications, pending_index
 from fray_coordinator.jobs.claiming import Claimed, NotClaimed, try_claim
 from fray_coordinator.jobs.submission import submit
 from fray_coordinator.protocol.claiming import AVOIDED_HOST_SECONDS
@@ -277,9 +277,9 @@ async def test_a_job_that_failed_to_start_is_left_to_other_hosts_for_a_while(clu
 
 async def test_a_ring_changes_the_doorbell_also_beside_other_rings(cluster: Cluster) -> None:
     cores = [await cluster.core() for _ in range(3)]
-    await asyncio.gather(*(doorbell.ring(core, "default") for core in cores))
+    await asyncio.gather(*(notifications.ring(core, "default") for core in cores))
     first = await cores[0].store.get(PoolKeys.doorbell("default"))
-    await doorbell.ring(cores[0], "default")
+    await notifications.ring(cores[0], "default")
     second = await cores[0].store.get(PoolKeys.doorbell("default"))
     assert first is not None
     assert second is not None

@@ -11,14 +11,13 @@ import pytest
 
 from fray_agents.provisioning.scaler import Scaler
 from fray_coordinator import fsck
-from fray_coordinator.protocol.scaling.scope import ScalingScope
+from fray_coordinator.protocol.scaling.provisioning import ScalingScope
 from fray_coordinator.reconcile.reconciler import Reconciler
 from fray_coordinator.store.interface import ANY
 from fray_layouts import codec, records
 from fray_layouts.bounds import MAX_BUNDLES, MAX_MACHINES
 from fray_layouts.errors import Malformed
-from fray_layouts.machine_keys import MachineKeys
-from fray_layouts.object_keys import AgentKeys, JobKeys, PoolKeys, ReservationKeys
+from fray_layouts.object_keys import AgentKeys, JobKeys, MachineKeys, PoolKeys, ReservationKeys
 from fray_layouts.records import (
     AgentPoolRecord,
     AgentRecord,

@@ -8,14 +8,13 @@ import string
 import pytest
 from hypothesis import example, given, strategies as st
 
-from fray_coordinator.store.key_rules import check_key
+from fray_coordinator.store.interface import check_key
 from fray_layouts.errors import InvalidInput
-from fray_layouts.inbox_keys import InboxKeys
 from fray_layouts.index_keys import ChildKey, PendingKey, Shape
 from fray_layouts.key_encoding import decode_time, encode_time
 from fray_layouts.object_keys import AgentKeys, BlobKeys, EndpointKey, JobIds, JobKeys, KeptBlobKey, NameKeys, PoolKeys
 from fray_layouts.queue_keys import QueueKeys, TaskKeys, owner_of
-from fray_layouts.work_keys import CheckpointKey, WorkKeys
+from fray_layouts.work_keys import CheckpointKey, InboxKeys, WorkKeys
 
 MIB = 1024 * 1024
 times = st.floats(min_value=0, max_value=30_000_000_000, allow_nan=False)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from fray.cli.cost_model import spent
 from fray_agents.runner.task_log import CHUNK_BYTES, LineFormatter, LogChunks, chunk_name
-from fray_agents.tasks.handle import TaskFile
+from fray_agents.tasks.task_handle import TaskFile
 from fray_agents.tasks.upload import upload_logs
 from fray_coordinator.core import Core, open_core
 from fray_coordinator.fsck.checker import check

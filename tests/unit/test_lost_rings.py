@@ -8,12 +8,12 @@ import math
 import pytest
 from msgspec.structs import replace
 
-from fray_agents.agent.pool_plan import PlanReader
+from fray_agents.agent.pool_notices import PlanReader
 from fray_coordinator.errors import StoreError
 from fray_coordinator.jobs.stopping import stop
 from fray_coordinator.jobs.submission import submit
-from fray_coordinator.placements.owner_table import OwnerTable
 from fray_coordinator.placements.pool_plans import PoolPlans
+from fray_coordinator.placements.tables import OwnerTable
 from fray_coordinator.store.interface import ABSENT
 from fray_layouts.index_keys import PlacementKey
 from fray_layouts.object_keys import JobKeys, PoolKeys

@@ -11,7 +11,7 @@ from fray_agents.provisioning.identity import (
     pool_labels,
     provider_name,
 )
-from fray_layouts.machine_keys import MachineKeys
+from fray_layouts.object_keys import MachineKeys
 
 CLUSTERS = ("abcdef012345", "abcdef012346", "")
 POOLS = ("default", "TPU_v5", "tpu.v5", "tpu-v5", "t" * 128, "t" * 127, "~" + "r" * 144, "~.", "a-b", "a")

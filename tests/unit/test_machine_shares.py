@@ -13,8 +13,7 @@ from fray.cli.cost_model import machine_lines
 from fray_coordinator.core import open_core
 from fray_coordinator.protocol.scaling.shares import MachineShare, shares_of_jobs, sums_by_owner
 from fray_coordinator.store.interface import ABSENT
-from fray_layouts.machine_keys import MachineKeys
-from fray_layouts.object_keys import AgentKeys, JobKeys
+from fray_layouts.object_keys import AgentKeys, JobKeys, MachineKeys
 from fray_layouts.records import (
     AgentRecord,
     AttemptExit,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from fray_coordinator.jobs import gang_commit
+from fray_coordinator.jobs import commit
 from fray_coordinator.jobs.stopping import stop
 from fray_layouts.states import AgentState
 from tests.support.gang_stage import stage_of
@@ -58,7 +58,7 @@ async def test_a_gang_that_is_to_be_stopped_is_not_ended_while_a_silent_agent_ma
     await asyncio.sleep(60)
     assert ((await stage.now()).status, stage.notified_pass) == ("running", [])
     await stage.agent_is("b", state=AgentState.DEAD)
-    await gang_commit.end_without(stage.core, stage.gang, "b")
+    await commit.end_without(stage.core, stage.gang, "b")
     assert (await stage.now()).status == "stopped"
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from fray_agents.agent.agent import Agent, AgentOptions
 from fray_agents.host import agent_lock
-from fray_coordinator.actors.discovery import lookup, publish
+from fray_coordinator.actors.naming import lookup, publish
 from fray_coordinator.errors import StoreUnavailable
 from fray_coordinator.jobs.lookup import jobs_by_id
 from fray_coordinator.jobs.stopping import stop
@@ -19,11 +19,10 @@ from fray_coordinator.protocol.scheduling import entry_of
 from fray_coordinator.reconcile.admission import Admission
 from fray_coordinator.reconcile.reconciler import Reconciler
 from fray_coordinator.store.interface import ANY
-from fray_layouts.inbox_keys import InboxKeys
 from fray_layouts.object_keys import AgentKeys, EndpointKey, JobKeys
 from fray_layouts.records import EndpointRecord, Resources
 from fray_layouts.spec import MAX_INLINE_BYTES
-from fray_layouts.work_keys import WorkKeys
+from fray_layouts.work_keys import InboxKeys, WorkKeys
 from tests.support.fake_tasks import fake
 from tests.support.scripted_agents import agent_now, job_now, join, launch, pass_now, passes
 from tests.support.virtual import Cluster, StoreConnection

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from fray_coordinator.pool import task_outcomes
+from fray_coordinator import worker_pools
 from fray_coordinator.store.interface import ABSENT, ANY
-from fray_layouts.pool_records import TaskOutcome, encode_outcomes
 from fray_layouts.queue_keys import TaskKeys
+from fray_layouts.queue_records import TaskOutcome, encode_outcomes
 from tests.support.virtual import EPOCH, Cluster
 
 TASKS = TaskKeys.of("team", "tokenize", 1)
@@ -15,11 +15,11 @@ TASKS = TaskKeys.of("team", "tokenize", 1)
 
 async def test_each_read_returns_the_new_entries_only(cluster: Cluster) -> None:
     worker, driver = await cluster.core(), await cluster.core()
-    reader = task_outcomes.OutcomeReader(driver, TASKS)
+    reader = worker_pools.OutcomeReader(driver, TASKS)
     assert await reader.poll() == []
     for number in range(3):
         batch = [TaskOutcome(f"task-{number}", "value", data=b"x"), TaskOutcome(f"other-{number}", "error", data=b"y")]
-        await task_outcomes.write_outcomes(worker, TASKS, batch)
+        await worker_pools.write_outcomes(worker, TASKS, batch)
         await cluster.clock.sleep(1.0)
         assert await reader.poll() == batch
     assert await reader.poll() == []
@@ -27,12 +27,12 @@ async def test_each_read_returns_the_new_entries_only(cluster: Cluster) -> None:
 
 async def test_a_batch_that_lands_late_is_found_within_a_repair_interval(cluster: Cluster) -> None:
     worker, driver = await cluster.core(), await cluster.core()
-    reader = task_outcomes.OutcomeReader(driver, TASKS)
+    reader = worker_pools.OutcomeReader(driver, TASKS)
     await cluster.clock.sleep(300.0)
-    await task_outcomes.write_outcomes(worker, TASKS, [TaskOutcome("new", "value")])
+    await worker_pools.write_outcomes(worker, TASKS, [TaskOutcome("new", "value")])
     await reader.poll()
     late = TASKS.outcome(EPOCH + 10.0, "1ate00")
-    await task_outcomes.write_outcomes(worker, TASKS, [TaskOutcome("late", "value")])
+    await worker_pools.write_outcomes(worker, TASKS, [TaskOutcome("late", "value")])
     [written] = [key for key in cluster.keys(TASKS.outcomes) if key not in reader._seen]
     body = await worker.store.get(written)
     assert body is not None
@@ -45,8 +45,8 @@ async def test_a_batch_that_lands_late_is_found_within_a_repair_interval(cluster
 
 async def test_a_poll_costs_one_list_while_nothing_comes(cluster: Cluster) -> None:
     worker, driver = await cluster.core(), await cluster.core()
-    reader = task_outcomes.OutcomeReader(driver, TASKS)
-    await task_outcomes.write_outcomes(worker, TASKS, [TaskOutcome("one", "value")])
+    reader = worker_pools.OutcomeReader(driver, TASKS)
+    await worker_pools.write_outcomes(worker, TASKS, [TaskOutcome("one", "value")])
     await reader.poll()
     asked = len(cluster.connections[1].asked)
     await reader.poll()
@@ -57,11 +57,11 @@ async def test_an_object_that_holds_no_outcomes_is_named_once_and_harms_no_other
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     worker, driver = await cluster.core(), await cluster.core()
-    reader = task_outcomes.OutcomeReader(driver, TASKS)
+    reader = worker_pools.OutcomeReader(driver, TASKS)
     key = TASKS.outcome(EPOCH, "t0rn00")
     await driver.store.put(key, b"{", ABSENT)
     assert await reader.poll() == []
-    await task_outcomes.write_outcomes(worker, TASKS, [TaskOutcome("one", "value")])
+    await worker_pools.write_outcomes(worker, TASKS, [TaskOutcome("one", "value")])
     assert await reader.poll() == [TaskOutcome("one", "value")]
     await worker.store.put(key, encode_outcomes([TaskOutcome("whole", "value")]), ANY)  # it was copied in two parts
     await cluster.clock.sleep(driver.settings.repair_interval)

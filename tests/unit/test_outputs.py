@@ -14,8 +14,8 @@ from fray.cluster import pulling
 from fray.cluster.pulling import pull_outputs
 from fray.errors import NoOutputs
 from fray_agents.tasks import outputs
-from fray_agents.tasks.handle import TaskHandle
 from fray_agents.tasks.outputs import FoundOutputs, OutputsTooLarge, find_outputs
+from fray_agents.tasks.task_handle import TaskHandle
 from fray_agents.tasks.upload import upload_outputs
 from fray_coordinator.core import Core, open_core
 from fray_coordinator.store.interface import ANY

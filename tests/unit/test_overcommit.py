@@ -11,14 +11,14 @@ from msgspec.structs import replace
 
 from fray_agents.agent.held import HeldLease
 from fray_agents.agent.overcommit import Overcommit
-from fray_agents.tasks.environment import CHILDREN_MARKER, ENDPOINTS_FILE
-from fray_agents.tasks.handle import TaskHandle
+from fray_agents.tasks.task_handle import TaskHandle
 from fray_coordinator.core import Core
 from fray_coordinator.protocol.scheduling import entry_of
 from fray_coordinator.store.interface import ANY
 from fray_layouts.index_keys import ChildKey, PendingKey
 from fray_layouts.object_keys import JobKeys
 from fray_layouts.records import AttemptExit, JobRecord, PastAttempt, Resources
+from fray_runtime.current_task import CHILDREN_MARKER, ENDPOINTS_FILE
 from tests.support.members import trusted_member
 from tests.support.scripted_agents import ScriptedAgent, join, launch
 from tests.support.virtual import Cluster

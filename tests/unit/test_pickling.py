@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fray_agents.pickling import pickled_by_value
+from fray_runtime.pickling import pickled_by_value
 
 
 def returned(value: Any) -> Any:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from fray_agents.agent import placement_hints
-from fray_agents.agent.placement_hints import PlacementHints
+from fray_agents.agent import pool_notices
+from fray_agents.agent.pool_notices import PlacementHints
 from fray_layouts.records import HintEndpoint
 
 
@@ -24,7 +24,7 @@ async def test_a_hint_for_one_that_is_just_being_told_is_sent_once_more_after_th
         (again if len(told) > 1 else begun).set()
         assert goes_on.wait(60)
 
-    monkeypatch.setattr(placement_hints, "send_hint", send)
+    monkeypatch.setattr(pool_notices, "send_hint", send)
     hints = PlacementHints(None)  # type: ignore[arg-type]
     endpoint = HintEndpoint(address="host:1", nonce="n")
     hints.send([endpoint])

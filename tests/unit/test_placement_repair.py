@@ -6,8 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from fray_coordinator.core import Core
-from fray_coordinator.jobs import placement_index, stopping
-from fray_coordinator.jobs.retrying import retry
+from fray_coordinator.jobs import notifications, stopping
+from fray_coordinator.jobs.submission import retry
 from fray_coordinator.reconcile.reconciler import Reconciler
 from fray_coordinator.store.interface import ABSENT
 from fray_layouts.index_keys import PlacementKey
@@ -44,7 +44,7 @@ async def test_entries_of_ended_or_missing_owners_go_and_those_of_running_gangs_
 ) -> None:
     ended, runs, single = [await launch(core, replicas=2) for _ in range(2)] + [await launch(core)]
     await stopping.stop(core, ended.id, "enough")
-    await placement_index.enter(core, ended)
+    await notifications.enter(core, ended)
     await core.records.change(JobKeys.key(runs.id), JobRecord, lambda now: replace(now, status="running"))
     kinds = [("gone", "gang"), (single.id, "gang"), ("gone", "reservation")]
     odd = [PlacementKey("default", 0, core.now(), owner, kind).key() for owner, kind in kinds]

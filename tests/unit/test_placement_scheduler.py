@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 from msgspec.structs import replace
 
-from fray_coordinator.jobs.doorbell import ring
+from fray_coordinator.jobs.notifications import ring
 from fray_coordinator.placements import scheduler
 from fray_coordinator.protocol.placements.assignment import MAX_MOVES
 from fray_coordinator.protocol.placements.votes import withdrawn

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from fray_coordinator.jobs import placement_index, stopping
-from fray_coordinator.placements import held_reservations, owner_table, pool_plans, scheduler
+from fray_coordinator.jobs import notifications, stopping
+from fray_coordinator.placements import pool_plans, reservations, scheduler, tables
 from fray_coordinator.protocol.placements import assignment
 from fray_coordinator.store.interface import ANY
 from fray_layouts.index_keys import PlacementKey
@@ -148,7 +148,7 @@ async def test_a_state_that_is_not_known_is_left_alone_with_its_room(cluster: Cl
 
 
 FORMING: list[tuple[object, str]] = [
-    (owner_table, "owner_of"),
+    (tables, "owner_of"),
     (assignment._FreeRoom, "serve"),
     (scheduler, "without"),
     (scheduler, "missing_votes"),
@@ -184,10 +184,10 @@ async def test_an_error_in_an_owner_that_runs_is_named_and_the_others_are_served
 
 
 HELD: list[tuple[object, str]] = [
-    (held_reservations, "units_of"),
-    (held_reservations, "owner_of_reservation"),
-    (held_reservations, "with_members"),
-    (held_reservations, "jobs_of"),
+    (reservations, "units_of"),
+    (reservations, "owner_of_reservation"),
+    (reservations, "with_members"),
+    (reservations, "jobs_of"),
 ]
 
 
@@ -248,5 +248,5 @@ async def reservation(found: Gathering, **fields: Any) -> str:
     key = ReservationKeys.key("odd-1")
     await found.core.store.put(key, json.dumps({**record, "parts": parts, **fields}).encode(), ANY)
     await found.core.store.put(PlacementKey("default", 0, now, "odd-1", "reservation").key(), b"{}", ANY)
-    await placement_index.ring_bell(found.core)
+    await notifications.ring_placements_bell(found.core)
     return key

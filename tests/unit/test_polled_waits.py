@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fray.cluster.without_storage import ClusterWithoutStorage
+from fray.backends.without_storage import ClusterWithoutStorage
 from fray.errors import JobFailed
 from fray.types import JobId, JobInfo, JobStatus
 

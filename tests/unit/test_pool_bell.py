@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from fray_agents.agent.pool_bell import PoolBell
+from fray_agents.agent.pool_notices import PoolBell
 from fray_coordinator.core import Core
-from fray_coordinator.jobs import doorbell
+from fray_coordinator.jobs import notifications
 from fray_coordinator.store.interface import ANY
 from fray_layouts.object_keys import PoolKeys
 from fray_layouts.records import Doorbell, Resources
@@ -43,7 +43,7 @@ class BellListener:
 async def test_a_ring_for_a_plan_that_came_after_the_last_ring_lists_nothing(cluster: Cluster) -> None:
     listener = BellListener(await cluster.core())
     assert await listener.polled() == (0, False)
-    await doorbell.ring(listener.core, "default")
+    await notifications.ring(listener.core, "default")
     assert await listener.polled() == (1, True)
     await listener.ring_for_plan(await listener.version())
     assert await listener.polled() == (2, False)
@@ -54,16 +54,16 @@ async def test_a_ring_for_a_plan_that_came_after_the_last_ring_lists_nothing(clu
 
 async def test_a_ring_for_a_job_before_that_for_the_plan_is_heard_too(cluster: Cluster) -> None:
     listener = BellListener(await cluster.core())
-    await doorbell.ring(listener.core, "default")
+    await notifications.ring(listener.core, "default")
     await listener.polled()
-    await doorbell.ring(listener.core, "default")
+    await notifications.ring(listener.core, "default")
     await listener.ring_for_plan(await listener.version())
     assert await listener.polled() == (2, True)
 
 
 async def test_a_ring_for_a_plan_hides_no_ring_that_was_not_answered_yet(cluster: Cluster) -> None:
     listener = BellListener(await cluster.core())
-    await doorbell.ring(listener.core, "default")
+    await notifications.ring(listener.core, "default")
     await listener.bell.poll()
     await listener.ring_for_plan(await listener.version())
     assert await listener.polled() == (2, True)
@@ -71,7 +71,7 @@ async def test_a_ring_for_a_plan_hides_no_ring_that_was_not_answered_yet(cluster
 
 async def test_an_odd_bell_is_a_ring(cluster: Cluster) -> None:
     listener = BellListener(await cluster.core())
-    await doorbell.ring(listener.core, "default")
+    await notifications.ring(listener.core, "default")
     await listener.polled()
     await listener.core.store.put(BELL, b"no bell", ANY)
     assert await listener.polled() == (2, True)
@@ -82,7 +82,7 @@ async def test_a_bell_of_this_cluster_costs_no_further_read_and_any_other_makes_
 ) -> None:
     listener, connection = BellListener(await cluster.core()), cluster.connections[-1]
     for bell, reads in (
-        (doorbell.new_bell(listener.core), 0),
+        (notifications.new_bell(listener.core), 0),
         (Doorbell(rung_at=1.0, cluster="another"), 1),
         (Doorbell(rung_at=2.0), 2),
     ):

@@ -9,8 +9,8 @@ import pytest
 from google.rpc import code_pb2
 from msgspec.structs import replace
 
-from fray_agents.provisioning.checking import check_pool
-from fray_agents.provisioning.providers import cloud_run, google_project, tpu
+from fray_agents.provisioning.pool_checks import check_pool
+from fray_agents.provisioning.providers import cloud_run, google_calls, tpu
 from fray_coordinator.core import Core
 from fray_layouts.records import CloudRunSettings, CommandSettings, ProvisioningSpec, TpuSettings
 from tests.support.fake_cloud_run import FakeCloudRun
@@ -35,7 +35,7 @@ pools: {{train: {{provider: tpu, machine_type: v5litepod-16, zones: [{ZONE}], tp
 def project(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeProject]:
     fake = FakeProject(rights={*tpu.PERMISSIONS, *cloud_run.PERMISSIONS})
     with fake.serve() as address:
-        monkeypatch.setenv(google_project.EMULATOR_VARIABLE, address)
+        monkeypatch.setenv(google_calls.EMULATOR_VARIABLE, address)
         yield fake
 
 

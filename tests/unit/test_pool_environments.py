@@ -9,9 +9,9 @@ from msgspec.structs import replace
 
 from fray_coordinator import fsck
 from fray_coordinator.core import Core
-from fray_coordinator.jobs.pool_environments import add_environment, clear_environments, pool_environments
+from fray_coordinator.jobs.pools import add_environment, clear_environments, pool_environments
 from fray_coordinator.jobs.submission import put_blob
-from fray_coordinator.protocol.pool_environments import MAX_POOL_ENVIRONMENTS
+from fray_coordinator.protocol.environments import MAX_POOL_ENVIRONMENTS
 from fray_coordinator.reconcile.reconciler import Reconciler
 from fray_coordinator.store.interface import ANY
 from fray_layouts.errors import InvalidInput

@@ -14,7 +14,7 @@ from hypothesis import given, strategies as st
 
 import fray_layouts
 from fray_layouts.errors import InvalidInput
-from fray_layouts.pool_file_parsing import PoolToSet, parse_fray_file, parse_pool
+from fray_layouts.pool_file import PoolToSet, parse_fray_file, parse_pool
 from fray_layouts.records import CommandSettings, ProvisioningSpec, Resources
 
 WHEEL = "gs://b/fray_cluster-0.1.0-py3-none-any.whl#sha256=" + 64 * "a"

@@ -15,9 +15,9 @@ import pytest
 from fray.futures import GeneratorFuture
 from fray.pool import PoolClosed
 from fray.pool.future_table import FutureTable
-from fray_agents.rpc.wire.serialization import pack_error
-from fray_layouts.pool_records import TaskOutcome, key_and_run, task_id
 from fray_layouts.queue_keys import ItemPlace, SegmentName
+from fray_layouts.queue_records import TaskOutcome, key_and_run, task_id
+from fray_rpc.wire.serialization import pack_error
 
 
 class Unreadable:

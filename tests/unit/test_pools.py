@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from fray_coordinator import worker_pools
 from fray_coordinator.actors import naming
 from fray_coordinator.core import Core
 from fray_coordinator.errors import NameTaken
 from fray_coordinator.jobs.lookup import jobs_by_id
-from fray_coordinator.pool import task_outcomes, worker_pools
 from fray_coordinator.protocol.retention import retention_seconds
 from fray_coordinator.queue.delivery import EncodedItem
 from fray_coordinator.queue.doorbell import QueueDoorbell
@@ -18,9 +18,8 @@ from fray_coordinator.reconcile.admission import Admission
 from fray_coordinator.reconcile.repair import Repair
 from fray_coordinator.store.interface import ANY
 from fray_layouts.object_keys import JobKeys, NameKeys
-from fray_layouts.pool_records import TaskOutcome
 from fray_layouts.queue_keys import QueueKeys, TaskKeys
-from fray_layouts.queue_records import QueueRecord
+from fray_layouts.queue_records import QueueRecord, TaskOutcome
 from fray_layouts.records import ClusterSettings
 from tests.support.virtual import Cluster
 
@@ -89,7 +88,7 @@ async def test_objects_of_an_unused_pool_are_removed_after_retention(cluster: Cl
 
     core = await cluster.core()
     tasks = TaskKeys.of("team", "nightly", await made(core))
-    await task_outcomes.write_outcomes(core, tasks, [TaskOutcome("a", "submitted")])
+    await worker_pools.write_outcomes(core, tasks, [TaskOutcome("a", "submitted")])
     await core.store.put(tasks.object("digest"), b"function", ANY)
     await core.store.put(f"{tasks.outcomes}zzzzz/zz/no-outcome", b"a stranger's", ANY)
     queue = await find_queue(core, QueueKeys.of("team", "nightly", 1))
@@ -115,7 +114,7 @@ async def test_a_pool_that_somebody_uses_stays(cluster: Cluster, use: str) -> No
     if use == "a driver":
         await worker_pools.touch(core, tasks)
     elif use == "an outcome":
-        await task_outcomes.write_outcomes(core, tasks, [TaskOutcome("a", "submitted")])
+        await worker_pools.write_outcomes(core, tasks, [TaskOutcome("a", "submitted")])
     await core.clock.sleep(200.0)
     await worker_pools.remove_unused(core, {})
     assert await worker_pools.exists(core, tasks)

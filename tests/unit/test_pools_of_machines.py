@@ -16,9 +16,8 @@ from fray.machine_pools import get_pool, read_fray_file, set_pool, written_pool
 from fray_coordinator.core import open_core
 from fray_coordinator.store.interface import ABSENT
 from fray_layouts.errors import InvalidInput
-from fray_layouts.machine_keys import MachineKeys
-from fray_layouts.object_keys import AgentKeys, CoordinatorKeys
-from fray_layouts.pool_file_parsing import parse_pool
+from fray_layouts.object_keys import AgentKeys, CoordinatorKeys, MachineKeys
+from fray_layouts.pool_file import parse_pool
 from fray_layouts.records import AgentRecord, MachineRecord, PoolScaling, ScalerRecord, ZoneAnswer
 from tests.support.shell import Shell
 from tests.support.waiting import wait_until

@@ -9,13 +9,15 @@ from hypothesis import given, strategies as st
 from msgspec.structs import replace
 
 from fray_coordinator.actors.rpc_secrets import with_new_key
-from fray_coordinator.protocol.checkpoints import Checkpoint, checkpoint, fence
 from fray_coordinator.protocol.commit import AttemptEnd, end_of_attempt, requeue_lost
 from fray_coordinator.protocol.naming import (
     SUBMISSION_SECONDS,
+    Checkpoint,
     HighWaterMark,
     NameHolder,
     announced,
+    checkpoint,
+    fence,
     freed,
     holder_of,
     is_stale,

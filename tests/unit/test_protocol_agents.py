@@ -29,15 +29,6 @@ from fray_coordinator.protocol.heartbeat import (
     with_bounded_interval,
     with_mail,
 )
-from fray_coordinator.protocol.reconciler_lease import (
-    MAX_PROBLEMS,
-    QUIET_INTERVALS,
-    after_pass,
-    after_run_without_lease,
-    inherited_suspects,
-    next_pass_in,
-    promised_interval,
-)
 from fray_coordinator.protocol.retention import (
     ENDED_AGENTS_KEPT,
     is_removable,
@@ -45,7 +36,18 @@ from fray_coordinator.protocol.retention import (
     removable_agents,
     retention_seconds,
 )
-from fray_coordinator.protocol.role_lease import LEASE_INTERVALS, lease_age, may_take
+from fray_coordinator.protocol.role_lease import (
+    LEASE_INTERVALS,
+    MAX_PROBLEMS,
+    QUIET_INTERVALS,
+    after_pass,
+    after_run_without_lease,
+    inherited_suspects,
+    lease_age,
+    may_take,
+    next_pass_in,
+    promised_interval,
+)
 from fray_layouts.records import (
     AgentRecord,
     ClusterSettings,

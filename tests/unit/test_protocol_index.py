@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from fray_coordinator.protocol.admission import admit_or_withdraw, record_of_drop
-from fray_coordinator.protocol.pending_index import IndexAction, action_for, is_created_late
+from fray_coordinator.protocol.claiming import IndexAction, action_for, is_created_late
+from fray_coordinator.protocol.job_identity import admit_or_withdraw, record_of_drop
 from fray_coordinator.protocol.scheduling import HostKind, entry_of, free_slots, remaining_after, shape_of, shortage
 from fray_coordinator.protocol.transitions import TERMINAL
 from fray_layouts.index_keys import Shape

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, strategies as st
 from msgspec.structs import replace
 
-from fray_coordinator.protocol.cascade import ChildVerdict, adopted, judge_child
 from fray_coordinator.protocol.claiming import (
     AVOIDED_HOST_SECONDS,
     SET_BACK_SECONDS,
@@ -20,7 +19,7 @@ from fray_coordinator.protocol.claiming import (
 )
 from fray_coordinator.protocol.commit import AttemptEnd, end_of_attempt, requeue_lost
 from fray_coordinator.protocol.scheduling import entry_of
-from fray_coordinator.protocol.stopping import request_stop
+from fray_coordinator.protocol.stopping import ChildVerdict, adopted, judge_child, request_stop
 from fray_coordinator.protocol.transitions import (
     TERMINAL,
     TRANSITIONS,

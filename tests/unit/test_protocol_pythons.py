@@ -6,10 +6,10 @@ import pytest
 
 from fray_coordinator.jobs.claiming import Claimed, NotClaimed, try_claim
 from fray_coordinator.jobs.why_waiting import why_waiting
-from fray_coordinator.protocol.cascade import ChildVerdict
 from fray_coordinator.protocol.claiming import CLAIM_RETRY_SECONDS, Skip, claim
-from fray_coordinator.protocol.pythons import chosen_python, python_shortage, some_other_has_python
+from fray_coordinator.protocol.environments import chosen_python, python_shortage, some_other_has_python
 from fray_coordinator.protocol.scheduling import entry_of
+from fray_coordinator.protocol.stopping import ChildVerdict
 from fray_layouts.errors import InvalidInput
 from fray_layouts.object_keys import AgentKeys, JobKeys
 from fray_layouts.records import AgentRecord, JobLease, JobRecord, Resources, Software

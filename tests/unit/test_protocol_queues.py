@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from fray_coordinator.protocol import queue_lease, queue_scan, queue_segments
+from fray_coordinator.protocol import queue_lease, queue_segments
 from fray_layouts.queue_keys import QueueKeys
 from fray_layouts.queue_records import QueueLease
 
@@ -43,22 +43,22 @@ def test_a_lease_that_is_renewed_is_never_shortened() -> None:
 
 
 def test_segments_are_scarce_if_there_are_no_more_than_two_for_each_other_consumer() -> None:
-    assert [queue_scan.is_scarce(free, others=2) for free in (3, 4, 5)] == [True, True, False]
+    assert [queue_segments.is_scarce(free, others=2) for free in (3, 4, 5)] == [True, True, False]
 
 
 def test_a_consumer_that_always_wins_chooses_the_oldest_segment() -> None:
     spread = 8.0
     for _ in range(100):
-        spread = queue_scan.narrowed(spread)
+        spread = queue_segments.narrowed(spread)
     assert spread == 1.0
 
 
 def test_names_whose_creates_may_still_be_landing_are_listed_again() -> None:
     names, now = QueueKeys(), 1000.0
-    key = {ago: names.segment(f"{queue_scan.encode_time(now - ago)}{'1' * 9}") for ago in (1.0, 4.9, 5.1)}
-    after = queue_scan.rescan_from(names, key[1.0], now)
+    key = {ago: names.segment(f"{queue_segments.encode_time(now - ago)}{'1' * 9}") for ago in (1.0, 4.9, 5.1)}
+    after = queue_segments.rescan_from(names, key[1.0], now)
     assert key[5.1] < after < key[4.9]
-    assert queue_scan.rescan_from(names, key[5.1], now) == key[5.1], "nothing is skipped"
+    assert queue_segments.rescan_from(names, key[5.1], now) == key[5.1], "nothing is skipped"
 
 
 def test_a_lease_that_is_taken_over_names_its_new_holder() -> None:
@@ -68,15 +68,15 @@ def test_a_lease_that_is_taken_over_names_its_new_holder() -> None:
 
 def test_a_consumer_leaves_a_segment_to_the_one_that_ranks_first_for_it() -> None:
     names = [f"segment-{number}" for number in range(40)]
-    mine = queue_scan.own_segments(names, "host 1 me", {"host 2 you"})
+    mine = queue_segments.own_segments(names, "host 1 me", {"host 2 you"})
     free = [name for name in names if name not in mine][:3] + mine
-    assert queue_scan.pick_segment(free, "host 1 me", {"host 2 you"}, len(free)) == 3
-    assert queue_scan.pick_segment(free, "host 1 me", {"host 2 you"}, 3) == 0, "it looks no further than that"
+    assert queue_segments.pick_segment(free, "host 1 me", {"host 2 you"}, len(free)) == 3
+    assert queue_segments.pick_segment(free, "host 1 me", {"host 2 you"}, 3) == 0, "it looks no further than that"
 
 
 def test_a_lost_claim_widens_the_choice_up_to_a_bound_for_each_consumer() -> None:
-    assert queue_scan.widened(3.0, 3) == 6.0
-    assert queue_scan.widened(100.0, 3) == 4 * queue_scan.MAX_SPREAD_PER_CONSUMER
+    assert queue_segments.widened(3.0, 3) == 6.0
+    assert queue_segments.widened(100.0, 3) == 4 * queue_segments.MAX_SPREAD_PER_CONSUMER
 
 
 def test_a_lease_whose_segment_has_a_false_time_stays_until_all_creates_have_landed() -> None:

@@ -17,11 +17,11 @@ from fray_coordinator.protocol.placements.launching import (
     is_given_up,
 )
 from fray_coordinator.protocol.placements.owners import Owner, owner_of_reservation
-from fray_coordinator.protocol.placements.private_pools import private_views
 from fray_coordinator.protocol.placements.reservations import (
     end_reason,
     ended,
     goes_into,
+    private_views,
     renewed,
     units_of,
     with_members,

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from fray.queue import AsyncQueue, DeadLetter, FileQueue, Lease, LeaseLost, MemoryQueue, Queue, UnknownLease, engine
-from fray_agents.tasks.current_task import thread_environ
 from fray_coordinator.errors import StoreUnavailable
-from fray_coordinator.per_loop import PerLoop
+from fray_coordinator.per_process import PerLoop
 from fray_layouts.errors import InvalidInput
+from fray_runtime.current_task import thread_environ
 from tests.support.waiting import eventually, wait_until
 
 

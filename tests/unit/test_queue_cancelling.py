@@ -12,8 +12,7 @@ from msgspec.structs import replace
 from fray_coordinator.errors import StoreUnavailable
 from fray_coordinator.queue import admin
 from fray_coordinator.queue.cancelling import CANCEL_TIMEOUT
-from fray_coordinator.queue.delivery import EncodedItem
-from fray_coordinator.queue.errors import UnknownLease
+from fray_coordinator.queue.delivery import EncodedItem, UnknownLease
 from fray_coordinator.store.interface import Applied, Expectation, Unknown
 from fray_layouts.queue_keys import ItemPlace, SegmentName
 from tests.support.queue_processes import NAMES, QueueProcess, queue_process

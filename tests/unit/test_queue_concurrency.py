@@ -11,8 +11,7 @@ import pytest
 from fray.queue.file_queue import FileEngine
 from fray_coordinator.errors import StoreUnavailable
 from fray_coordinator.queue.admin import count_items
-from fray_coordinator.queue.delivery import EncodedItem
-from fray_coordinator.queue.errors import UnknownLease
+from fray_coordinator.queue.delivery import EncodedItem, UnknownLease
 from fray_coordinator.queue.handout import Handout
 from fray_coordinator.store.interface import ANY, Listed
 from fray_coordinator.store.store import Store

@@ -12,12 +12,10 @@ from fray_coordinator.clock import RandomSource
 from fray_coordinator.errors import StoreRefused
 from fray_coordinator.protocol.queue_segments import MAX_CREATE_QUARANTINES
 from fray_coordinator.queue import admin
-from fray_coordinator.queue.claiming import ClaimLost, claim
 from fray_coordinator.queue.collector import CompletedSegment
 from fray_coordinator.queue.dead_letters import open_dead_letters
-from fray_coordinator.queue.delivery import EncodedItem
-from fray_coordinator.queue.errors import LeaseLost, UnknownLease
-from fray_coordinator.queue.held_segment import HeldSegment
+from fray_coordinator.queue.delivery import EncodedItem, LeaseLost, UnknownLease
+from fray_coordinator.queue.held_segment import ClaimLost, HeldSegment, claim
 from fray_coordinator.queue.open_queue import standalone_core
 from fray_coordinator.store.interface import Listed
 from fray_coordinator.store.store import Store

@@ -14,7 +14,7 @@ from fray.queue import FileQueue, MemoryQueue
 from fray.queue.file_queue import FileEngine
 from fray_coordinator.protocol.queue_segments import LARGE_ITEM_BYTES, batch_size, dead_letter_name
 from fray_coordinator.queue.collector import SWEEP_PAGE, Collector
-from fray_coordinator.queue.errors import UnknownLease
+from fray_coordinator.queue.delivery import UnknownLease
 from fray_coordinator.store.interface import ABSENT
 from fray_layouts.errors import InvalidInput
 from fray_layouts.queue_keys import SegmentName

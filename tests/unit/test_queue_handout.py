@@ -12,7 +12,7 @@ import pytest
 from fray_coordinator.errors import StoreRefused
 from fray_coordinator.queue.delivery import Delivery
 from fray_coordinator.queue.handout import ACKNOWLEDGE_WITHIN, RETURN_AFTER, Handout
-from fray_coordinator.queue.poison_isolation import PoisonIsolation
+from fray_coordinator.queue.held_segment import PoisonIsolation
 from tests.support.queue_processes import NAMES, QueueProcess, queue_process
 from tests.support.virtual import Cluster, StoreConnection
 

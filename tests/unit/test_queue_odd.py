@@ -18,8 +18,8 @@ from fray_coordinator.queue import admin
 from fray_coordinator.queue.consumer import Consumer
 from fray_coordinator.queue.delivery import EncodedItem
 from fray_coordinator.queue.doorbell import QueueDoorbell
+from fray_coordinator.queue.held_segment import PoisonIsolation
 from fray_coordinator.queue.open_queue import open_queue
-from fray_coordinator.queue.poison_isolation import PoisonIsolation
 from fray_coordinator.store.interface import ANY, Refused
 from fray_layouts.queue_keys import QueueKeys, SegmentName
 from fray_layouts.queue_records import SegmentHeader, encode_segment

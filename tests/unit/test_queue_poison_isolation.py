@@ -10,8 +10,8 @@ import pytest
 from fray_coordinator.errors import StoreUnavailable
 from fray_coordinator.queue import admin
 from fray_coordinator.queue.dead_letters import open_dead_letters
-from fray_coordinator.queue.errors import LeaseLost, UnknownLease
-from fray_coordinator.queue.poison_isolation import PoisonIsolation, isolation_of
+from fray_coordinator.queue.delivery import LeaseLost, UnknownLease
+from fray_coordinator.queue.held_segment import PoisonIsolation, isolation_of
 from fray_layouts.queue_keys import QueueKeys
 from tests.support.queue_engines import KINDS, MOST, World, bodies, push
 from tests.support.queue_processes import QueueProcess, queue_process

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from fray_coordinator.errors import StoreUnavailable
-from fray_coordinator.queue import object_memory, receipts
-from fray_coordinator.queue.errors import LeaseLost
+from fray_coordinator.queue import receipts
+from fray_coordinator.queue.delivery import LeaseLost
 from tests.support.queue_processes import NAMES, QueueProcess, queue_process
 from tests.support.virtual import Cluster
 
@@ -124,7 +124,7 @@ async def test_who_takes_over_reads_the_receipts_of_that_consumer_only(cluster: 
 async def test_a_process_remembers_a_bounded_part_of_what_it_reads(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(object_memory, "MAX_REMEMBERED_NAMES", 10)
+    monkeypatch.setattr(receipts, "MAX_REMEMBERED_NAMES", 10)
     one, other = await queue_process(cluster), await queue_process(cluster)
     claims: list[list[str]] = []
     for _ in range(9):

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from fray_coordinator.protocol import queue_scan as look
+from fray_coordinator.protocol import queue_segments as look
 from fray_coordinator.queue.handout import Handout
 from tests.support.queue_processes import NAMES, queue_process
 from tests.support.virtual import Cluster, StoreConnection

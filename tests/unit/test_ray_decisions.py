@@ -9,12 +9,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from fray.cluster.ray import attempts
-from fray.cluster.ray.attempt_run import error_text
-from fray.cluster.ray.controller import RETENTION, JobController, KnownJob
-from fray.cluster.ray.demands import too_large_for
-from fray.cluster.ray.jobs import RayJobs
-from fray.cluster.ray.slices import RaySlice, slice_bundles, whole_slices
+from fray.backends.ray import attempts
+from fray.backends.ray.attempt_run import error_text
+from fray.backends.ray.controller import RETENTION, JobController, KnownJob
+from fray.backends.ray.demands import RaySlice, slice_bundles, too_large_for, whole_slices
+from fray.backends.ray.jobs import RayJobs
 from fray.errors import InvalidInput
 from fray.job.cluster_context import ClusterContext
 from fray.job_spec import to_spec

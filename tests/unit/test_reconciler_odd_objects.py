@@ -10,9 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from fray_coordinator.jobs.claiming import NotClaimed, try_claim
-from fray_coordinator.protocol.reconciler_lease import MAX_PROBLEMS
 from fray_coordinator.protocol.retention import ENDED_AGENTS_KEPT
-from fray_coordinator.protocol.role_lease import LEASE_INTERVALS, UNREADABLE_HOLDER
+from fray_coordinator.protocol.role_lease import LEASE_INTERVALS, MAX_PROBLEMS, UNREADABLE_HOLDER
 from fray_coordinator.protocol.scheduling import entry_of
 from fray_coordinator.reconcile import failure_detector, reaper, removal
 from fray_coordinator.reconcile.admission import Admission
@@ -23,10 +22,10 @@ from fray_coordinator.store.interface import ANY
 from fray_coordinator.store.records import Records
 from fray_layouts import codec
 from fray_layouts.bounds import MAX_SAFE_INTEGER, MAX_TIME
-from fray_layouts.inbox_keys import InboxKeys
 from fray_layouts.index_keys import PendingKey, Shape
 from fray_layouts.object_keys import AgentKeys, CoordinatorKeys, JobKeys
 from fray_layouts.records import AgentRecord, ClusterSettings, ReconcilerRecord, Resources
+from fray_layouts.work_keys import InboxKeys
 from tests.support.scripted_agents import agent_now, job_now, join, launch, pass_now, passes
 from tests.support.unforeseen import raising_for
 from tests.support.virtual import Cluster

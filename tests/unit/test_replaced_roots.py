@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from fray_agents.agent.agent import Agent, AgentOptions
-from fray_agents.agent.heartbeat import BEATS_PER_CHECK
+from fray_agents.agent.membership import BEATS_PER_CHECK
 from fray_coordinator.core import Core
 from fray_coordinator.errors import StoreUnavailable
-from fray_coordinator.jobs import doorbell
+from fray_coordinator.jobs import notifications
 from fray_coordinator.jobs.lookup import find_job, read_job
 from fray_coordinator.jobs.stopping import stop
 from fray_coordinator.jobs.submission import submit
@@ -114,7 +114,7 @@ async def test_an_idle_agent_claims_nothing_by_a_bell_of_another_cluster(cluster
     """Even right after a heartbeat, when nothing else would make it look."""
     user = await cluster.core()
     async with agents_at(cluster, tmp_path) as agents:
-        await doorbell.ring(user, "default")
+        await notifications.ring(user, "default")
         await asyncio.sleep(20)
         for agent in agents:
             agent.member.core.store.root_confirmed()
@@ -214,7 +214,7 @@ async def test_new_addresses_and_an_unreadable_cluster_json_change_nothing_for_t
 
 async def test_the_bell_names_the_cluster(cluster: Cluster) -> None:
     user = await cluster.core()
-    await doorbell.ring(user, "default")
+    await notifications.ring(user, "default")
     bell = await user.records.read("pools/default/doorbell", Doorbell)
     assert bell is not None
     assert bell.record.cluster == user.settings.cluster_id

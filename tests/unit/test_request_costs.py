@@ -17,24 +17,23 @@ from msgspec.structs import replace
 from fray.cli.job_filter import JobFilter
 from fray_agents.agent.agent import Agent, AgentOptions
 from fray_agents.agent.claimer import IDLE_POLL
-from fray_agents.agent.heartbeat import BEATS_PER_CHECK
+from fray_agents.agent.membership import BEATS_PER_CHECK
 from fray_agents.provisioning.scaler import Scaler
 from fray_coordinator.core import Core, open_core
 from fray_coordinator.errors import BadRecord
-from fray_coordinator.jobs import doorbell, pending_index
+from fray_coordinator.jobs import notifications, pending_index
 from fray_coordinator.jobs.submission import submit
 from fray_coordinator.jobs.waiting import wait_for
-from fray_coordinator.protocol import reconciler_lease
-from fray_coordinator.protocol.scaling.listed import ListedMachine, ListedState
-from fray_coordinator.protocol.scaling.scope import ScalingScope
+from fray_coordinator.protocol import role_lease
+from fray_coordinator.protocol.scaling.provisioning import ScalingScope
+from fray_coordinator.protocol.scaling.view import ListedMachine, ListedState
 from fray_coordinator.protocol.scheduling import entry_of
 from fray_coordinator.reconcile.admission import Admission
 from fray_coordinator.reconcile.repair import Repair
 from fray_coordinator.store.interface import ABSENT
 from fray_coordinator.store.metering import GCS_PRICES, RequestCounts
 from fray_coordinator.store.records import record_of
-from fray_layouts.machine_keys import MachineKeys
-from fray_layouts.object_keys import AgentKeys, CoordinatorKeys, DoctorKeys, PoolKeys
+from fray_layouts.object_keys import AgentKeys, CoordinatorKeys, DoctorKeys, MachineKeys, PoolKeys
 from fray_layouts.records import (
     AgentPoolRecord,
     AgentRecord,
@@ -398,7 +397,7 @@ async def test_a_job_whose_ring_was_lost_in_a_quiet_cluster_starts_after_the_nex
     await asyncio.sleep(4 * CALM)
     await _next_pass(user)
     with monkeypatch.context() as lost:
-        lost.setattr(doorbell, "ring_bell", AsyncMock())
+        lost.setattr(notifications, "ring_bell", AsyncMock())
         job = await _submit(user)
     begun = cluster.clock.boottime()
     await _until(user, job, lambda record: record.status == "running")
@@ -425,7 +424,7 @@ async def test_a_cluster_is_quiet_again_after_a_pass_in_which_the_index_could_no
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     assert lease is not None
-    assert (lease.problems, reconciler_lease.is_quiet(lease, user.settings)) == ({}, True)
+    assert (lease.problems, role_lease.is_quiet(lease, user.settings)) == ({}, True)
 
 
 async def _next_pass(user: Core) -> None:

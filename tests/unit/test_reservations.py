@@ -15,11 +15,9 @@ from fray_coordinator.core import Core
 from fray_coordinator.errors import ReservationNotFound
 from fray_coordinator.jobs.lookup import live_agents, read_agents
 from fray_coordinator.jobs.submission import submit
-from fray_coordinator.jobs.why_in_reservation import reservations_around, why_in_reservation
-from fray_coordinator.jobs.why_waiting import why_waiting
-from fray_coordinator.placements import launching, reservations, routing
-from fray_coordinator.placements.launching import GroupWish
-from fray_coordinator.placements.routing import ReservationRouter, outside_of_ended
+from fray_coordinator.jobs.why_waiting import reservations_around, why_in_reservation, why_waiting
+from fray_coordinator.placements import launching, reservations
+from fray_coordinator.placements.launching import GroupWish, ReservationRouter, outside_of_ended
 from fray_coordinator.reconcile.reconciler import Reconciler
 from fray_coordinator.store.interface import ANY
 from fray_layouts.errors import InvalidInput
@@ -351,7 +349,7 @@ async def test_a_job_of_a_group_that_has_ended_is_submitted_again_outside_of_it(
 
 async def test_an_error_in_one_reservation_keeps_no_job_from_being_submitted(core: Core) -> None:
     odd, record = await reserve(core), await reserve(core)
-    with raising_for(odd.id, routing, "goes_into"):
+    with raising_for(odd.id, launching, "goes_into"):
         (job,) = await routed(core, spec())
     assert job.spec.pool == f"~{record.id}"
 

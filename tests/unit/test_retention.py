@@ -12,11 +12,10 @@ import pytest
 from fray_coordinator import fsck
 from fray_coordinator.core import Core
 from fray_coordinator.jobs import pending_index
-from fray_coordinator.jobs.archive import find_archived, find_record
+from fray_coordinator.jobs.job_archive import find_archived, find_record
 from fray_coordinator.jobs.lookup import read_job
-from fray_coordinator.jobs.retrying import retry
 from fray_coordinator.jobs.stopping import stop
-from fray_coordinator.jobs.submission import put_blob
+from fray_coordinator.jobs.submission import put_blob, retry
 from fray_coordinator.protocol.retention import (
     ARCHIVE_SPARE_SECONDS,
     BLOB_SPARE_SECONDS,
@@ -28,11 +27,10 @@ from fray_coordinator.protocol.scheduling import entry_of
 from fray_coordinator.reconcile.job_table import UNREAD_PATIENCE
 from fray_coordinator.reconcile.reconciler import Reconciler
 from fray_coordinator.store.interface import ABSENT, ANY
-from fray_layouts.inbox_keys import InboxKeys
 from fray_layouts.index_keys import ChildKey
 from fray_layouts.object_keys import ArchiveKeys, BlobKeys, JobKeys, KeptBlobKey
 from fray_layouts.records import ClusterSettings, JobRecord
-from fray_layouts.work_keys import WorkKeys
+from fray_layouts.work_keys import InboxKeys, WorkKeys
 from tests.support.scripted_agents import agent_now, job_now, join, launch, passes
 from tests.support.virtual import Cluster
 

@@ -8,7 +8,7 @@ from fray_coordinator.actors import naming
 from fray_coordinator.core import Core
 from fray_coordinator.errors import NameTaken
 from fray_coordinator.jobs import stopping
-from fray_coordinator.jobs.retrying import retry, retry_obstacles
+from fray_coordinator.jobs.submission import retry, retry_obstacles
 from fray_layouts.errors import InvalidInput
 from fray_layouts.records import JobRecord
 from tests.support.scripted_agents import job_now, launch

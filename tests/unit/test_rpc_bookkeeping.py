@@ -11,13 +11,12 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from fray_agents import pickling
-from fray_agents.rpc.server.call_table import CallTable, ServedCall
-from fray_agents.rpc.server.server_stream import ServerStream
-from fray_agents.rpc.wire.buffers import MIN_POOLED_BYTES, BufferPool
-from fray_agents.rpc.wire.messages import CallId, Reply, ReplyKind, Request
-from fray_agents.rpc.wire.serialization import Payload, pack, unpack
-from fray_agents.rpc.wire.shared_memory import SegmentReceiver, SegmentSender
+from fray_rpc.server.call_table import CallTable, ServedCall, ServerStream
+from fray_rpc.wire.buffers import MIN_POOLED_BYTES, BufferPool
+from fray_rpc.wire.messages import CallId, Reply, ReplyKind, Request
+from fray_rpc.wire.serialization import Payload, pack, unpack
+from fray_rpc.wire.shared_memory import SegmentReceiver, SegmentSender
+from fray_runtime import pickling
 
 
 class Caller:
@@ -214,7 +213,7 @@ def test_shared_memory_has_no_name_that_a_crash_would_leave_behind() -> None:
 
 @pytest.mark.parametrize("module", ["asyncio", "ssl", "cryptography", "cloudpickle", "numpy"])
 def test_a_server_of_small_calls_imports_no_heavy_module(module: str) -> None:
-    code = f"import sys, fray_agents.rpc; sys.exit({module!r} in sys.modules)"
+    code = f"import sys, fray_rpc; sys.exit({module!r} in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -8,11 +8,11 @@ import threading
 import pytest
 from hypothesis import given, strategies as st
 
-from fray_agents.rpc.errors import BadMessage, NotAuthentic
-from fray_agents.rpc.wire.buffers import Buffer
-from fray_agents.rpc.wire.framing import LARGE_BODY, MessageParser
-from fray_agents.rpc.wire.sealed_connection import SealedConnection
-from fray_agents.rpc.wire.session import RpcKey, Session
+from fray_rpc.errors import BadMessage, NotAuthentic
+from fray_rpc.wire.buffers import Buffer
+from fray_rpc.wire.http_connection import LARGE_BODY, MessageParser
+from fray_rpc.wire.sealed_connection import SealedConnection
+from fray_rpc.wire.session import RpcKey, Session
 
 KEY = RpcKey("k", bytes(32))
 

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from fray_agents.rpc.server.call_table import CallTable
-from fray_agents.rpc.wire import buffers, shared_memory, zero_copy
-from fray_agents.rpc.wire.shared_memory import SegmentReceiver, SegmentSender
+from fray_rpc.server.call_table import CallTable
+from fray_rpc.wire import buffers, shared_memory
+from fray_rpc.wire.shared_memory import SegmentReceiver, SegmentSender
 from tests.support.pages import ROOT
 from tests.support.waiting import wait_until
 
-SIZE = 2**20 - zero_copy.DATA_OFFSET
+SIZE = 2**20 - buffers.DATA_OFFSET
 
 
 class Connection:
@@ -37,7 +37,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(shared_memory, "budget", lambda: 4 * 2**20)
     shared_memory._senders.clear()
     yield
-    zero_copy._return_unused()
+    buffers._return_unused()
 
 
 def test_all_connections_share_one_budget() -> None:
@@ -45,13 +45,13 @@ def test_all_connections_share_one_budget() -> None:
     kept = [connection.transfer() for connection in connections for _ in range(2)]
     assert [one is None for one in kept] == [False] * 4 + [True] * 2
     kept.clear()
-    zero_copy._return_unused()
+    buffers._return_unused()
     assert connections[2].transfer() is not None, "returned segments make room for other connections"
 
 
 def test_idle_segments_are_freed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared_memory, "IDLE_SECONDS", 0.01)
-    monkeypatch.setattr(zero_copy, "RETURN_INTERVAL", 0.01)
+    monkeypatch.setattr(buffers, "RETURN_INTERVAL", 0.01)
     connection = Connection()
     array = connection.transfer()
     assert connection.sender.size == 2**20
@@ -61,7 +61,7 @@ def test_idle_segments_are_freed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 IDLE_PROCESS = """
 from pathlib import Path
-from fray_agents.rpc.wire import buffers
+from fray_rpc.wire import buffers
 from tests.support.pages import ROOT
 from tests.support.waiting import wait_until
 
@@ -102,7 +102,7 @@ def test_a_buffer_that_is_used_keeps_its_memory() -> None:
 def test_a_freed_segment_takes_no_memory_although_its_receiver_still_maps_it() -> None:
     connection = Connection()
     assert connection.transfer() is not None
-    zero_copy._return_unused()
+    buffers._return_unused()
     (received,) = connection.receiver._segments.values()
     assert received.segment.file is not None
     before = os.fstat(received.segment.file.number).st_blocks

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from fray.rpc.sockets import remove_stale_sockets, socket_dir
-from fray_agents.rpc.wire.sockets import prepare_tcp
+from fray.rpc.actor_server import remove_stale_sockets, socket_dir
+from fray_rpc.wire.http_connection import prepare_tcp
 
 PROBES = ("KEEPIDLE", "KEEPINTVL", "KEEPCNT", "USER_TIMEOUT")
 

@@ -13,10 +13,10 @@ from contextlib import suppress
 import numpy as np
 import pytest
 
-from fray_agents.rpc.wire import shared_memory, zero_copy
-from fray_agents.rpc.wire.buffers import Buffer
-from fray_agents.rpc.wire.serialization import Payload, pack, unpack
-from fray_agents.rpc.wire.shared_memory import SegmentReceiver, SegmentSender
+from fray_rpc.wire import buffers, shared_memory
+from fray_rpc.wire.buffers import Buffer
+from fray_rpc.wire.serialization import Payload, pack, unpack
+from fray_rpc.wire.shared_memory import SegmentReceiver, SegmentSender
 
 SIZE = 600_000
 
@@ -53,15 +53,15 @@ def pair() -> Iterator[Pair]:
     gc.collect()  # what earlier tests received
     yield Pair()
     gc.collect()
-    zero_copy._return_unused()
-    assert not zero_copy._borrowed, "something still uses a received buffer"
+    buffers._return_unused()
+    assert not buffers._borrowed, "something still uses a received buffer"
 
 
 @pytest.fixture
 def _little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """An eighth of the memory that a connection may use, for tests that use all of it."""
     monkeypatch.setattr(shared_memory, "MAX_SHARED_BYTES", shared_memory.MAX_SHARED_BYTES // 8)
-    monkeypatch.setattr(zero_copy, "MAX_BORROWED_BYTES", zero_copy.MAX_BORROWED_BYTES // 8)
+    monkeypatch.setattr(buffers, "MAX_BORROWED_BYTES", buffers.MAX_BORROWED_BYTES // 8)
 
 
 little_memory = pytest.mark.usefixtures("_little_memory")
@@ -107,7 +107,7 @@ def test_a_segment_is_used_again_only_when_nothing_uses_its_memory(pair: Pair, u
     assert set(bytes(first)) == {1}
     assert pair.segments() == 2
     del buffer, first
-    zero_copy._return_unused()
+    buffers._return_unused()
     third = pair.transfer(filled(3))
     assert pair.segments() == 2
     assert set(second) == {2}
@@ -117,7 +117,7 @@ def test_a_segment_is_used_again_only_when_nothing_uses_its_memory(pair: Pair, u
 def test_an_unpickled_array_may_be_changed_and_is_not_copied(pair: Pair) -> None:
     sent = pack(np.ones(SIZE))
     array = unpack(Payload(sent.data, [pair.transfer(sent.buffers[0])]))
-    assert len(zero_copy._borrowed) == 1
+    assert len(buffers._borrowed) == 1
     array += 1
     other = pair.array(7)
     assert (array == 2).all()
@@ -127,30 +127,30 @@ def test_an_unpickled_array_may_be_changed_and_is_not_copied(pair: Pair) -> None
 
 @little_memory
 def test_who_keeps_arrays_gets_further_ones_as_copies(pair: Pair) -> None:
-    size = zero_copy.MAX_BORROWED_BYTES // 8 - zero_copy.DATA_OFFSET
+    size = buffers.MAX_BORROWED_BYTES // 8 - buffers.DATA_OFFSET
     kept = [
         pair.transfer(filled(value, size))
-        for value in range(2 * shared_memory.MAX_SHARED_BYTES // (size + zero_copy.DATA_OFFSET))
+        for value in range(2 * shared_memory.MAX_SHARED_BYTES // (size + buffers.DATA_OFFSET))
     ]
-    assert len(zero_copy._borrowed) == 8
+    assert len(buffers._borrowed) == 8
     assert pair.segments() == 9
     assert all(buffer[0] == buffer[-1] == value for value, buffer in enumerate(kept))
 
 
 def test_small_arrays_and_those_beyond_a_number_are_copied(pair: Pair) -> None:
-    small = [pair.transfer(filled(value, zero_copy.MIN_BORROWED_BYTES - 1)) for value in range(100)]
-    assert (len(zero_copy._borrowed), pair.segments()) == (0, 1)
+    small = [pair.transfer(filled(value, buffers.MIN_BORROWED_BYTES - 1)) for value in range(100)]
+    assert (len(buffers._borrowed), pair.segments()) == (0, 1)
     kept = [pair.transfer(filled(value)) for value in range(100)]
-    assert (len(zero_copy._borrowed), pair.segments()) == (zero_copy.MAX_BORROWED_SEGMENTS, 33)
+    assert (len(buffers._borrowed), pair.segments()) == (buffers.MAX_BORROWED_SEGMENTS, 33)
     assert all(buffer[0] == buffer[-1] == value for value, buffer in enumerate(kept))
     assert all(buffer[0] == buffer[-1] == value for value, buffer in enumerate(small))
 
 
 def test_a_kept_array_does_not_keep_a_much_larger_segment(pair: Pair) -> None:
     pair.transfer(filled(1, 50 * SIZE))
-    zero_copy._return_unused()
+    buffers._return_unused()
     kept = pair.transfer(filled(2))
-    assert sum(len(one.memory) for one in zero_copy._borrowed) < 4 * SIZE
+    assert sum(len(one.memory) for one in buffers._borrowed) < 4 * SIZE
     assert set(kept) == {2}
 
 
@@ -159,16 +159,16 @@ def test_a_large_buffer_takes_the_place_of_returned_small_segments(pair: Pair) -
     most = shared_memory.MAX_SHARED_BYTES
     size = most // 32
     for value in range(3):
-        kept = [pair.transfer(filled(value, size - zero_copy.DATA_OFFSET)) for _ in range(15)]
+        kept = [pair.transfer(filled(value, size - buffers.DATA_OFFSET)) for _ in range(15)]
         assert {buffer[-1] for buffer in kept} == {value}
         del kept
-        zero_copy._return_unused()
+        buffers._return_unused()
         assert pair.sender.send(bytes(most)) is None
         assert pair.segments() > 14, "a buffer that is too large takes nothing"
         large = pair.transfer(filled(9, most - size))
         assert large[0] == large[-1] == 9
         del large
-        zero_copy._return_unused()
+        buffers._return_unused()
 
 
 def test_a_segment_that_could_not_be_made_counts_on_neither_side(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,13 +198,13 @@ def test_a_buffer_in_a_cycle_of_objects_stays_as_it_was_until_their_last_methods
 def test_arrays_that_are_kept_through_many_forks_use_a_bounded_number_of_descriptors(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(zero_copy, "MAX_BORROWED_SEGMENTS", 6)
+    monkeypatch.setattr(buffers, "MAX_BORROWED_SEGMENTS", 6)
     before, kept = len(os.listdir("/proc/self/fd")), []
-    for value in range(2 * zero_copy.MAX_BORROWED_SEGMENTS):
+    for value in range(2 * buffers.MAX_BORROWED_SEGMENTS):
         kept.append(pair.transfer(filled(value)))
         assert in_a_child(lambda: True)()
-    assert len(zero_copy._borrowed) == zero_copy.MAX_BORROWED_SEGMENTS
-    assert len(os.listdir("/proc/self/fd")) - before < 3 * zero_copy.MAX_BORROWED_SEGMENTS
+    assert len(buffers._borrowed) == buffers.MAX_BORROWED_SEGMENTS
+    assert len(os.listdir("/proc/self/fd")) - before < 3 * buffers.MAX_BORROWED_SEGMENTS
     assert all(buffer[0] == buffer[-1] == value for value, buffer in enumerate(kept))
 
 
@@ -212,10 +212,10 @@ def test_arrays_that_are_kept_through_many_forks_use_a_bounded_number_of_descrip
 def test_one_segment_that_cannot_be_made_private_leaves_the_others_their_own(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, second, make_private = pair.array(1), pair.array(2), zero_copy._make_private
+    first, second, make_private = pair.array(1), pair.array(2), buffers._make_private
 
-    def fails_once(memory: mmap.mmap, file: zero_copy.OwnedDescriptor) -> None:
-        if memory is zero_copy._borrowed[0].memory:
+    def fails_once(memory: mmap.mmap, file: buffers.OwnedDescriptor) -> None:
+        if memory is buffers._borrowed[0].memory:
             raise OSError("no memory")
         make_private(memory, file)
 
@@ -224,7 +224,7 @@ def test_one_segment_that_cannot_be_made_private_leaves_the_others_their_own(
         return True
 
     with monkeypatch.context() as patched:
-        patched.setattr(zero_copy, "_make_private", fails_once)
+        patched.setattr(buffers, "_make_private", fails_once)
         assert in_a_child(change)()
     assert (second == 2).all()
     assert (first == 1).all()
@@ -239,10 +239,10 @@ def test_a_segment_that_cannot_be_made_private_is_not_returned_while_a_child_use
 
     arrays = [pair.array(1)]
     with monkeypatch.context() as patched:
-        patched.setattr(zero_copy, "_make_private", fails)
+        patched.setattr(buffers, "_make_private", fails)
         child = in_a_child(lambda: bool((arrays[0] == 1).all()))
     arrays.clear()
-    zero_copy._return_unused()
+    buffers._return_unused()
     assert set(pair.transfer(filled(2))) == {2}
     assert child()
 
@@ -296,10 +296,10 @@ def test_a_childs_end_returns_nothing_of_its_parents(pair: Pair) -> None:
 
 @little_memory
 def test_segments_that_a_fork_made_private_count_no_longer(pair: Pair) -> None:
-    most = 2 * shared_memory.MAX_SHARED_BYTES // zero_copy.MAX_BORROWED_BYTES
+    most = 2 * shared_memory.MAX_SHARED_BYTES // buffers.MAX_BORROWED_BYTES
     for value in range(2 * most):
-        kept = pair.transfer(filled(value, zero_copy.MAX_BORROWED_BYTES - zero_copy.DATA_OFFSET))
-        assert len(zero_copy._borrowed) == 1
+        kept = pair.transfer(filled(value, buffers.MAX_BORROWED_BYTES - buffers.DATA_OFFSET))
+        assert len(buffers._borrowed) == 1
         assert in_a_child(lambda: True)()
         assert kept[0] == kept[-1] == value
         del kept
@@ -308,13 +308,13 @@ def test_segments_that_a_fork_made_private_count_no_longer(pair: Pair) -> None:
 
 def test_no_segment_is_borrowed_between_the_preparation_of_a_fork_and_the_fork(pair: Pair) -> None:
     with ThreadPoolExecutor(1) as beside:
-        zero_copy._before_fork()
+        buffers._before_fork()
         try:
             receiving = beside.submit(pair.transfer, filled(1))
             with pytest.raises(TimeoutError):
                 receiving.result(0.2)
         finally:
-            zero_copy._lock.release()
+            buffers._lock.release()
         assert set(receiving.result()) == {1}
         del receiving
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from fray_agents.runner import exit_kinds
-from fray_agents.runner.cgroups import cgroup_directories, oom_counter, oom_kills
 from fray_agents.runner.exit_report import exit_fields
+from fray_agents.runner.task_cgroup import cgroup_directories, oom_counter, oom_kills
 from fray_layouts.states import ExitKind
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fray_agents.runner.last_words import KEPT_BYTES, REASON_CHARACTERS, reason_and_stack
+from fray_agents.runner.exit_report import KEPT_BYTES, REASON_CHARACTERS, reason_and_stack
 
 RAISED = """Traceback (most recent call last):
   File "train.py", line 3, in <module>

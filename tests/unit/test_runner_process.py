@@ -6,7 +6,7 @@ import asyncio
 from typing import Any, cast
 from unittest import mock
 
-from fray_agents.tasks.runner_process import EVENT_LIMIT, _RunnerProtocol
+from fray_agents.tasks.process_task import EVENT_LIMIT, _RunnerProtocol
 
 
 async def test_a_transport_need_not_be_of_asyncios_classes() -> None:

@@ -18,7 +18,6 @@ from fray_coordinator.reconcile.failure_detector import FailureDetector
 from fray_coordinator.reconcile.reconciler import Reconciler
 from fray_coordinator.reconcile.repair import Repair
 from fray_coordinator.store.interface import ANY, Listed, Object
-from fray_layouts.inbox_keys import InboxKeys
 from fray_layouts.object_keys import AgentKeys, BlobKeys, CoordinatorKeys, JobKeys
 from fray_layouts.records import (
     AgentRecord,
@@ -27,6 +26,7 @@ from fray_layouts.records import (
     Resources,
 )
 from fray_layouts.spec import MAX_INLINE_BYTES
+from fray_layouts.work_keys import InboxKeys
 from tests.support.scripted_agents import agent_now, job_now, join, launch, pass_now, passes
 from tests.support.virtual import Cluster
 
@@ -66,7 +66,7 @@ async def test_a_death_is_told_while_a_file_of_the_inbox_is_looked_at(cluster: C
 
 async def test_a_waiting_job_takes_at_most_400_bytes_between_two_repairs(cluster: Cluster) -> None:
     """A million of them take 400 MB of the pass's holder, whatever is in their records."""
-    user, agent, jobs = await cluster.core(), await join(cluster, "a"), 200
+    user, agent, jobs = await cluster.core(), await join(cluster, "a"), 100
     parent = await launch(user)
     await agent.claim()
     workspace = {"blob": BlobKeys.key(user.now(), "0" * 64)}

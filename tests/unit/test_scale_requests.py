@@ -13,7 +13,7 @@ from benchmarks.scale.services import GCS
 from benchmarks.scale.storage import Storage
 from fray_agents.agent.agent import Agent, AgentOptions
 from fray_coordinator.errors import StoreUnavailable
-from fray_coordinator.jobs import doorbell
+from fray_coordinator.jobs import notifications
 from fray_coordinator.jobs.submission import submit
 from fray_coordinator.jobs.waiting import wait_for
 from fray_layouts import object_keys
@@ -65,10 +65,10 @@ def test_few_of_many_concurrent_ringers_ring_and_the_others_see_that(tmp_path: P
 
     async def main() -> float:
         cores = [(await fleet.core())[0] for _ in range(50)]
-        await doorbell.ring(cores[0], "default")
+        await notifications.ring(cores[0], "default")
         fleet.storage.forget()
         begun = loop.time()
-        await asyncio.gather(*(doorbell.ring(core, "default") for core in cores))
+        await asyncio.gather(*(notifications.ring(core, "default") for core in cores))
         return loop.time() - begun
 
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
@@ -81,7 +81,7 @@ def test_few_of_many_concurrent_ringers_ring_and_the_others_see_that(tmp_path: P
 async def test_a_lone_ring_is_one_request(cluster: Cluster) -> None:
     core = await cluster.core(local=False)
     cluster.connections[-1].asked.clear()
-    await doorbell.ring(core, "default")
+    await notifications.ring(core, "default")
     assert cluster.connections[-1].asked == [("put", object_keys.PoolKeys.doorbell("default"))]
 
 
@@ -89,4 +89,4 @@ async def test_a_bell_that_cannot_be_rung_is_told_of(cluster: Cluster) -> None:
     core = await cluster.core(local=False)
     cluster.cut()
     with pytest.raises(StoreUnavailable):
-        await doorbell.ring(core, "default")
+        await notifications.ring(core, "default")

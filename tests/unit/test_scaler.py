@@ -13,13 +13,12 @@ from fray_agents.agent.agent import Agent, AgentOptions
 from fray_agents.provisioning.provider import Provider
 from fray_agents.provisioning.scaler import STEP_BACK_SECONDS, Scaler
 from fray_coordinator.core import Core
-from fray_coordinator.jobs.machines import change_pool
+from fray_coordinator.jobs.pools import change_pool
 from fray_coordinator.jobs.submission import submit
 from fray_coordinator.protocol.role_lease import LEASE_INTERVALS
-from fray_coordinator.protocol.scaling.scope import ScalingScope
+from fray_coordinator.protocol.scaling.provisioning import ScalingScope
 from fray_coordinator.store.interface import ANY
-from fray_layouts.machine_keys import MachineKeys
-from fray_layouts.object_keys import CoordinatorKeys, JobKeys, PoolKeys
+from fray_layouts.object_keys import CoordinatorKeys, JobKeys, MachineKeys, PoolKeys
 from fray_layouts.records import (
     AgentPoolRecord,
     JobLease,

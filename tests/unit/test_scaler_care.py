@@ -14,8 +14,7 @@ from fray_agents.provisioning.scaler import Scaler
 from fray_coordinator.core import Core
 from fray_coordinator.jobs.submission import submit
 from fray_coordinator.store.interface import ABSENT
-from fray_layouts.machine_keys import MachineKeys
-from fray_layouts.object_keys import AgentKeys, JobKeys
+from fray_layouts.object_keys import AgentKeys, JobKeys, MachineKeys
 from fray_layouts.records import AgentRecord, Holding, JobLease, JobRecord, MachineRecord
 from fray_layouts.spec_parsing import parse_spec
 from tests.support.fake_tasks import fake

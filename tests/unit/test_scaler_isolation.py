@@ -15,13 +15,11 @@ from fray_agents.provisioning.scaler import Scaler
 from fray_coordinator.core import Core
 from fray_coordinator.jobs.submission import submit
 from fray_coordinator.protocol.scaling import machines
-from fray_coordinator.protocol.scaling.listed import ListedMachine, ListedState
 from fray_coordinator.protocol.scaling.machines import observe
-from fray_coordinator.protocol.scaling.scope import ScalingScope
-from fray_coordinator.protocol.scaling.view import PoolView
+from fray_coordinator.protocol.scaling.provisioning import ScalingScope
+from fray_coordinator.protocol.scaling.view import ListedMachine, ListedState, PoolView
 from fray_coordinator.store.store import Store
-from fray_layouts.machine_keys import MachineKeys
-from fray_layouts.object_keys import PoolKeys
+from fray_layouts.object_keys import MachineKeys, PoolKeys
 from fray_layouts.records import AgentPoolRecord, MachineRecord, ProvisioningSpec, Resources
 from fray_layouts.spec_parsing import parse_spec
 from fray_layouts.states import MachineState

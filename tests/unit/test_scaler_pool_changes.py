@@ -13,8 +13,7 @@ from fray_agents.provisioning.scaler import Scaler
 from fray_coordinator.core import Core
 from fray_coordinator.protocol.scaling.machines import STRAY_SECONDS
 from fray_coordinator.store.interface import ANY
-from fray_layouts.machine_keys import MachineKeys
-from fray_layouts.object_keys import PoolKeys
+from fray_layouts.object_keys import MachineKeys, PoolKeys
 from fray_layouts.records import AgentPoolRecord, ProvisioningSpec
 from fray_layouts.states import MachineState
 from tests.support.memory_provider import MemoryProvider

@@ -15,7 +15,7 @@ from fray_agents.provisioning.scaler import Scaler
 from fray_coordinator.core import Core
 from fray_coordinator.protocol.scaling.machines import CALL_SECONDS, asked
 from fray_coordinator.store.interface import ABSENT, Applied, Expectation
-from fray_layouts.machine_keys import MachineKeys
+from fray_layouts.object_keys import MachineKeys
 from fray_layouts.records import MachineRecord
 from fray_layouts.states import MachineState
 from tests.support.memory_provider import MemoryProvider

@@ -12,13 +12,12 @@ from msgspec.structs import replace
 from fray_agents.provisioning import cluster_view, scaler
 from fray_agents.provisioning.scaler import Scaler
 from fray_coordinator.core import Core
-from fray_coordinator.jobs.waiting_reasons import WaitingReasons
-from fray_coordinator.jobs.why_in_reservation import reservations_around
+from fray_coordinator.jobs.waiting import WaitingReasons
 from fray_coordinator.jobs.why_machines import machines_for
-from fray_coordinator.jobs.why_waiting import why_waiting
+from fray_coordinator.jobs.why_waiting import reservations_around, why_waiting
 from fray_coordinator.placements import reservations
 from fray_coordinator.protocol.scaling import demand
-from fray_coordinator.protocol.scaling.scope import ScalingScope
+from fray_coordinator.protocol.scaling.provisioning import ScalingScope
 from fray_coordinator.store.interface import ANY
 from fray_layouts.index_keys import PlacementKey
 from fray_layouts.object_keys import AgentKeys, JobKeys, PoolKeys, ReservationKeys

@@ -8,10 +8,9 @@ from msgspec.structs import replace as changed
 from fray_coordinator.protocol.placements.hosts import HostView, lacks
 from fray_coordinator.protocol.placements.launching import bundles_of_job
 from fray_coordinator.protocol.placements.owners import Owner, Part, owner_of_job, owner_of_reservation
-from fray_coordinator.protocol.scaling.demand import Order, demand
+from fray_coordinator.protocol.scaling.demand import Order, capacity_of, demand
 from fray_coordinator.protocol.scaling.planning import plan, wanted
-from fray_coordinator.protocol.scaling.sizes import capacity_of
-from fray_coordinator.protocol.scaling.zones import refusal
+from fray_coordinator.protocol.scaling.view import refusal
 from fray_layouts.index_keys import Shape
 from fray_layouts.records import JobRecord, ReservationRecord, Resources
 from fray_layouts.spec import DeviceSpec, ResourceSpec

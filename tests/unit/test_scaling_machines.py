@@ -6,8 +6,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace as changed
 
-from fray_coordinator.protocol.scaling.costs import cost_so_far
-from fray_coordinator.protocol.scaling.listed import ListedState
 from fray_coordinator.protocol.scaling.machines import (
     BOOT_SECONDS,
     CALL_SECONDS,
@@ -24,7 +22,8 @@ from fray_coordinator.protocol.scaling.machines import (
     to_delete,
 )
 from fray_coordinator.protocol.scaling.planning import plan
-from fray_coordinator.protocol.scaling.zones import refusal
+from fray_coordinator.protocol.scaling.shares import cost_so_far
+from fray_coordinator.protocol.scaling.view import ListedState, refusal
 from fray_layouts.records import MachineRecord
 from tests.support.scaling_views import NOW, SPEC, agent, job, listed, machine, orders, view, with_agents
 

@@ -5,9 +5,7 @@ from dataclasses import replace
 from msgspec.structs import replace as changed
 
 from fray_coordinator.protocol.placements.owners import owner_of_job
-from fray_coordinator.protocol.scaling.costs import cost_so_far
 from fray_coordinator.protocol.scaling.demand import Order
-from fray_coordinator.protocol.scaling.listed import ListedState
 from fray_coordinator.protocol.scaling.machines import (
     observe,
     to_ask,
@@ -21,8 +19,16 @@ from fray_coordinator.protocol.scaling.provisioning import (
     still_managed,
     with_others,
 )
-from fray_coordinator.protocol.scaling.view import of_account, without_unread
-from fray_coordinator.protocol.scaling.zones import open_zones, place_of, refusal, remembered
+from fray_coordinator.protocol.scaling.shares import cost_so_far
+from fray_coordinator.protocol.scaling.view import (
+    ListedState,
+    of_account,
+    open_zones,
+    place_of,
+    refusal,
+    remembered,
+    without_unread,
+)
 from fray_layouts.records import (
     CommandSettings,
     Holding,

@@ -10,10 +10,9 @@ from msgspec.structs import replace
 
 from fray_agents.provisioning.scaler import Scaler
 from fray_coordinator.core import Core
-from fray_coordinator.protocol.scaling.scope import ScalingScope, difference, left_out
+from fray_coordinator.protocol.scaling.provisioning import ScalingScope, difference, left_out
 from fray_coordinator.store.interface import ABSENT, ANY
-from fray_layouts.machine_keys import MachineKeys
-from fray_layouts.object_keys import CoordinatorKeys, PoolKeys
+from fray_layouts.object_keys import CoordinatorKeys, MachineKeys, PoolKeys
 from fray_layouts.records import (
     AgentPoolRecord,
     CommandSettings,

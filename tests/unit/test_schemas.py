@@ -12,13 +12,12 @@ import jsonschema
 import pytest
 
 import fray_layouts
-from fray_agents.agent.heartbeat import Heartbeat
 from fray_agents.agent.leases import Leases
-from fray_agents.agent.membership import Membership
+from fray_agents.agent.membership import Heartbeat, Membership
 from fray_coordinator.core import Core, open_core
 from fray_coordinator.jobs.claiming import Claimed, try_claim
 from fray_coordinator.jobs.commit import end_attempt
-from fray_coordinator.jobs.mailbox import post_mail
+from fray_coordinator.jobs.notifications import post_mail
 from fray_coordinator.jobs.stopping import stop
 from fray_coordinator.jobs.submission import submit
 from fray_coordinator.protocol.commit import AttemptEnd

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fray_agents.environments.errors import EnvironmentFailed
+from fray_agents.environments.cache import EnvironmentFailed
 from fray_agents.environments.packages import Packages, is_compiled, lock_mismatch, read_packages
 from fray_layouts.spec import EnvironmentSpec, WorkspaceSpec
 

@@ -14,6 +14,7 @@ from fray_coordinator.clock import SystemClock
 from fray_coordinator.store.interface import (
     ABSENT,
     ANY,
+    MAX_RECORD_BYTES,
     AttemptFailed,
     BadObject,
     Listed,
@@ -21,10 +22,9 @@ from fray_coordinator.store.interface import (
     StoreBackend,
     Unknown,
 )
-from fray_coordinator.store.key_rules import MAX_RECORD_BYTES
 from fray_coordinator.store.opening import open_backend
 from fray_coordinator.store.probe import probe
-from fray_coordinator.store.s3_answers import parse_page
+from fray_coordinator.store.s3 import parse_page
 from tests.support.servers import AWS, moto
 from tests.support.serving import serving
 

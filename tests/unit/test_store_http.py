@@ -17,8 +17,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from fray_coordinator.store import http_client, http_route
-from fray_coordinator.store.http_client import HttpClient
-from fray_coordinator.store.http_connection import MAX_ERROR_BODY, MAX_HEAD_BYTES
+from fray_coordinator.store.http_client import MAX_ERROR_BODY, MAX_HEAD_BYTES, HttpClient
 from fray_coordinator.store.interface import BadObject, NotApplied, Refused, Unknown
 from fray_coordinator.store.s3_access import plain_access
 

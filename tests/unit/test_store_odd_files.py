@@ -16,7 +16,7 @@ import pytest
 
 from fray_coordinator.clock import SystemClock, system_random
 from fray_coordinator.errors import BadRecord, StoreRefused
-from fray_coordinator.store import key_rules
+from fray_coordinator.store import interface
 from fray_coordinator.store.interface import ABSENT, ANY, Listed, NameAbsent, Object
 from fray_coordinator.store.local import LocalBackend
 from fray_coordinator.store.probe import probe
@@ -258,14 +258,14 @@ def test_a_fault_of_a_path_that_every_write_needs_is_the_stores_fault(
 @pytest.mark.parametrize(
     ("key", "most"),
     [
-        ("inbox/x.json", key_rules.MAX_SPEC_BYTES),
-        ("inbox/aside/x", key_rules.MAX_SPEC_BYTES),
-        ("jobs/x.json", key_rules.MAX_RECORD_BYTES),
-        ("pending/default/x", key_rules.MAX_RECORD_BYTES),
-        ("queues/n/q~1/segments/a/b/c~lease", key_rules.MAX_RECORD_BYTES),
-        ("queues/n/q~1/segments/a/b/c", key_rules.MAX_DATA_BYTES),
-        ("blobs/2030-01/x", key_rules.MAX_DATA_BYTES),
-        ("work/j/1/0/log-00000001", key_rules.MAX_DATA_BYTES),
+        ("inbox/x.json", interface.MAX_SPEC_BYTES),
+        ("inbox/aside/x", interface.MAX_SPEC_BYTES),
+        ("jobs/x.json", interface.MAX_RECORD_BYTES),
+        ("pending/default/x", interface.MAX_RECORD_BYTES),
+        ("queues/n/q~1/segments/a/b/c~lease", interface.MAX_RECORD_BYTES),
+        ("queues/n/q~1/segments/a/b/c", interface.MAX_DATA_BYTES),
+        ("blobs/2030-01/x", interface.MAX_DATA_BYTES),
+        ("work/j/1/0/log-00000001", interface.MAX_DATA_BYTES),
     ],
 )
 def test_how_large_an_object_may_be(store: Store, tmp_path: Path, key: str, most: int) -> None:
@@ -279,10 +279,10 @@ def test_how_large_an_object_may_be(store: Store, tmp_path: Path, key: str, most
 
 def test_nothing_is_written_that_could_not_be_read(store: Store) -> None:
     key = "inbox/large.json"
-    asyncio.run(store.put(key, b" " * key_rules.MAX_SPEC_BYTES, ABSENT))
+    asyncio.run(store.put(key, b" " * interface.MAX_SPEC_BYTES, ABSENT))
     assert asyncio.run(store.get(key)) is not None
     with pytest.raises(InvalidInput, match="at most"):
-        asyncio.run(store.put(key, b" " * (key_rules.MAX_SPEC_BYTES + 1), ANY))
+        asyncio.run(store.put(key, b" " * (interface.MAX_SPEC_BYTES + 1), ANY))
 
 
 def test_a_file_that_grows_while_it_is_read(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

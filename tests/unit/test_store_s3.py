@@ -23,8 +23,14 @@ from fray_coordinator.clock import SystemClock
 from fray_coordinator.store.interface import ABSENT, ANY, Applied, Object, Refused
 from fray_coordinator.store.opening import open_store
 from fray_coordinator.store.s3 import S3Backend
-from fray_coordinator.store.s3_access import botocore_access, find_access, plain_access
-from fray_coordinator.store.s3_signing import S3Keys, query_text, signed_headers
+from fray_coordinator.store.s3_access import (
+    S3Keys,
+    botocore_access,
+    find_access,
+    plain_access,
+    query_text,
+    signed_headers,
+)
 from tests.support.servers import AWS
 from tests.support.serving import Served, serving
 

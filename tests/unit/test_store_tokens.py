@@ -21,8 +21,13 @@ from google.auth.compute_engine import _metadata
 
 from fray_coordinator.clock import SystemClock
 from fray_coordinator.store import gcs
-from fray_coordinator.store.gcs_credentials import TokenTransport, find_credentials, token_failure
-from fray_coordinator.store.gcs_token import RENEW_AHEAD_SECONDS, AccessToken
+from fray_coordinator.store.gcs_credentials import (
+    RENEW_AHEAD_SECONDS,
+    AccessToken,
+    TokenTransport,
+    find_credentials,
+    token_failure,
+)
 from fray_coordinator.store.interface import NotApplied, Object, Refused
 from tests.support.gcs_emulator import Emulator
 from tests.support.servers import gcs_emulator

@@ -18,12 +18,12 @@ from fray.cluster.current_job import CurrentJob
 from fray.pool import PoolClosed, WorkerPool, worker_supervisor
 from fray.pool.worker_supervisor import WorkerSupervisor
 from fray_agents.agent.claimer import Claimer
-from fray_agents.agent.heartbeat import Heartbeat
-from fray_agents.rpc import CallId, RpcServer, Target, connect
-from fray_agents.rpc.server import connection
+from fray_agents.agent.membership import Heartbeat
 from fray_agents.tasks import process_task
 from fray_agents.tasks.process_task import ProcessTask
 from fray_layouts.records import Resources
+from fray_rpc import CallId, RpcServer, Target, connect
+from fray_rpc.server import connection
 from tests.support.members import trusted_member
 from tests.support.rpc import Keys, Subject
 from tests.support.scripted_agents import launch

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 import pytest
 
 from fray import sync
-from fray_agents import threads
-from fray_agents.threads import start_loop, start_thread
-from fray_coordinator import background
-from fray_coordinator.background import keep_running, start_task
+from fray_coordinator import concurrency
+from fray_coordinator.concurrency import keep_running, start_task
+from fray_runtime import threads
+from fray_runtime.threads import start_loop, start_thread
 from tests.support.sources import trees
 from tests.support.waiting import PATIENCE
 
@@ -27,15 +27,14 @@ AWAITED = {
     "agents/fray_agents/agent/driver.py": (1, "`_hold` awaits it"),
     "agents/fray_agents/agent/gang_runner.py": (1, "the watch catches every exception itself"),
     "agents/fray_agents/agent/hint_listener.py": (1, "the thread that asks for the keys waits"),
-    "agents/fray_agents/agent/loops.py": (1, "`run_until_first_ends` waits, and ends them all together"),
+    "agents/fray_agents/agent/problems.py": (1, "`run_until_first_ends` waits, and ends them all together"),
     "agents/fray_agents/agent/replica_runner.py": (3, "`_started` and `_task_exit` wait for all of them"),
     "agents/fray_agents/environments/python_env.py": (1, "it reports only, and is awaited at the end of the block"),
-    "agents/fray_agents/host/file_threads.py": (2, "the caller awaits each call"),
-    "agents/fray_agents/rpc/server/event_loop.py": (3, "`_end` passes each coroutine's end on; `drain` waits"),
-    "agents/fray_agents/threads.py": (2, "the supervision itself"),
-    "coordinator/fray_coordinator/background.py": (1, "the supervision itself"),
-    "coordinator/fray_coordinator/concurrency.py": (1, "`map_concurrently` waits for all"),
-    "coordinator/fray_coordinator/per_loop.py": (1, "each user waits; after a failure the next one opens it again"),
+    "runtime/fray_runtime/directories.py": (2, "the caller awaits each call"),
+    "rpc/fray_rpc/server/event_loop.py": (3, "`_end` passes each coroutine's end on; `drain` waits"),
+    "runtime/fray_runtime/threads.py": (2, "the supervision itself"),
+    "coordinator/fray_coordinator/concurrency.py": (2, "the supervision itself, and `map_concurrently` waits for all"),
+    "coordinator/fray_coordinator/per_process.py": (1, "each user waits; after a failure the next one opens it again"),
     "coordinator/fray_coordinator/queue/delivery.py": (1, "the caller awaits it, or gives its result back"),
     "coordinator/fray_coordinator/queue/held_segments.py": (2, "the caller awaits it, shielded"),
     "coordinator/fray_coordinator/queue/segment_lease.py": (1, "everyone whose change it writes awaits it"),
@@ -44,12 +43,15 @@ AWAITED = {
         "its end is noted as a problem, and it starts again",
     ),
     "coordinator/fray_coordinator/role_election.py": (1, "`renew_during` waits for it"),
-    "coordinator/fray_coordinator/store/gcs_token.py": (1, "requests wait for it; after a failure the next one renews"),
+    "coordinator/fray_coordinator/store/gcs_credentials.py": (
+        1,
+        "requests wait for it; after a failure the next one renews",
+    ),
     "coordinator/fray_coordinator/store/local.py": (1, "the caller awaits it"),
-    "fray/actor/storage_group.py": (2, "`_wait` waits for both"),
+    "fray/actor/storage_actors.py": (2, "`_wait` waits for both"),
     "fray/cluster/pulling.py": (1, "the generator awaits each part"),
-    "fray/cluster/ray/attempt_run.py": (1, "`run` awaits all"),
-    "fray/iris_backend/actor_handle.py": (1, "each call has a future"),
+    "fray/backends/ray/attempt_run.py": (1, "`run` awaits all"),
+    "fray/backends/iris/actor_calls.py": (1, "each call has a future"),
     "fray/job/in_process.py": (2, "each task and call has a future, which gets every exception"),
     "fray/sync.py": (1, "each coroutine has a future, which gets every exception"),
     "fray/zephyr/backend.py": (2, "the block waits for all"),
@@ -68,7 +70,7 @@ def starts() -> Iterator[str]:
 
 def test_threads_and_tasks_are_started_supervised_or_somebody_waits_for_them() -> None:
     found, known = Counter(starts()), {module: count for module, (count, _) in AWAITED.items()}
-    assert found == known, "start it with fray_agents.threads or fray_coordinator.background, or say who waits for it"
+    assert found == known, "start it with fray_runtime.threads or fray_coordinator.concurrency, or say who waits for it"
 
 
 def test_the_failure_of_a_thread_reaches_those_who_depend_on_it() -> None:
@@ -118,7 +120,7 @@ async def test_the_failure_of_a_task_reaches_those_who_depend_on_it() -> None:
 
 
 async def test_work_in_the_background_that_fails_begins_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(background, "LOOP_PAUSE", 0.0)
+    monkeypatch.setattr(concurrency, "LOOP_PAUSE", 0.0)
     turns: list[int] = []
 
     async def work() -> int:

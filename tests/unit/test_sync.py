@@ -20,7 +20,7 @@ import pytest
 
 from fray import sync
 from fray_coordinator.errors import StoreRefused, StoreUnavailable
-from fray_coordinator.per_loop import PerLoop
+from fray_coordinator.per_process import PerLoop
 from tests.support.waiting import PATIENCE
 
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from fray_agents.host.network import NetworkSettings
 from fray_agents.tasks.environment import task_environment
 from fray_layouts.records import JobRecord, Placement, PlacementMember, SliceMember
 from fray_layouts.spec import EntrypointSpec, EnvironmentSpec, JobSpec, ResourceSpec
 from fray_layouts.spec_parsing import parse_spec
+from fray_runtime.network import NetworkSettings
 
 
 def variables(cpu: float = 1, **env_vars: str) -> dict[str, str]:

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from fray_agents.tasks.current_task import on_stop
-from fray_agents.tasks.handle import StartFailed, TaskExit
+from fray_agents.tasks.task_handle import StartFailed, TaskExit
 from fray_agents.tasks.thread_task import ThreadTask
+from fray_runtime.current_task import on_stop
 from tests.support.tasks import FAR, spec
 
 

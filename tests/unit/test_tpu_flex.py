@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fray.errors import InvalidInput, JobFailed
-from fray.tpu import flex, pods, run_on_pod, run_on_pod_multislice_resumable
+from fray.tpu import pods, run_on_pod, run_on_pod_multislice_resumable
 from fray.types import JobId, JobInfo, JobRequest, JobStatus
 from fray_layouts.records import AgentRecord, Holding, Resources, SliceMember
 
@@ -35,37 +35,37 @@ def a_slice(name: str, holds: str = "") -> list[AgentRecord]:
 
 @pytest.mark.parametrize(("available", "best"), [(0, 2), (1, 2), (2, 2), (3, 2), (5, 4), (9, 8)])
 def test_the_largest_acceptable_number_is_taken(available: int, best: int) -> None:
-    assert flex.best_count([2, 4, 8], available) == best
+    assert pods.best_count([2, 4, 8], available) == best
 
 
 def test_slices_count_if_they_are_whole_and_free_or_the_jobs_own() -> None:
-    assert flex.available_slices([*a_slice("a"), *a_slice("b", "mine")], TYPE, "mine") == 2
-    assert flex.available_slices([*a_slice("a", "other"), *a_slice("b")], TYPE, "mine") == 1
-    assert flex.available_slices(a_slice("a")[:3], TYPE, "") == 0
-    assert flex.available_slices([*a_slice("a")[:3], a_worker("a", 3, drain=True)], TYPE, "") == 0
-    assert flex.available_slices(a_slice("a"), "v6e-16", "") == 0
-    assert flex.available_slices([a_worker("a", n, pool="other") for n in range(4)], TYPE, "") == 0
+    assert pods.available_slices([*a_slice("a"), *a_slice("b", "mine")], TYPE, "mine") == 2
+    assert pods.available_slices([*a_slice("a", "other"), *a_slice("b")], TYPE, "mine") == 1
+    assert pods.available_slices(a_slice("a")[:3], TYPE, "") == 0
+    assert pods.available_slices([*a_slice("a")[:3], a_worker("a", 3, drain=True)], TYPE, "") == 0
+    assert pods.available_slices(a_slice("a"), "v6e-16", "") == 0
+    assert pods.available_slices([a_worker("a", n, pool="other") for n in range(4)], TYPE, "") == 0
 
 
 def test_in_a_reservation_its_own_slices_count() -> None:
     held = [a_worker("a", n, "r-1") for n in range(4)]
     agents = [*held, *a_slice("b"), *a_slice("c", "r-2")]
-    assert flex.available_slices(agents, TYPE, "mine", "~r-1") == 1
-    assert flex.available_slices(agents, TYPE, "mine") == 1
+    assert pods.available_slices(agents, TYPE, "mine", "~r-1") == 1
+    assert pods.available_slices(agents, TYPE, "mine") == 1
 
 
 def test_a_change_comes_after_some_checks_in_a_row() -> None:
-    choice = flex.FlexChoice([1, 2, 4], current=2)
-    several = flex.CHECKS_BEFORE_CHANGE - 1
+    choice = pods.FlexChoice([1, 2, 4], current=2)
+    several = pods.CHECKS_BEFORE_CHANGE - 1
     assert [choice.update(4, runs=True) for _ in range(several)] == [2] * several
     assert choice.update(2, runs=True) == 2  # it was gone again
     assert [choice.update(4, runs=True) for _ in range(several + 1)] == [2] * several + [4]
 
 
 def test_a_running_job_is_not_shrunk_and_a_waiting_one_is() -> None:
-    checks = flex.CHECKS_BEFORE_CHANGE
-    assert {flex.FlexChoice([1, 2], current=2).update(1, runs=True) for _ in range(checks)} == {2}
-    choice = flex.FlexChoice([1, 2], current=2)
+    checks = pods.CHECKS_BEFORE_CHANGE
+    assert {pods.FlexChoice([1, 2], current=2).update(1, runs=True) for _ in range(checks)} == {2}
+    choice = pods.FlexChoice([1, 2], current=2)
     assert [choice.update(1, runs=False) for _ in range(checks)][-1] == 1
 
 
@@ -124,7 +124,7 @@ def test_a_run_is_restarted_with_more_slices_and_keeps_its_remaining_retries(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cluster = ScriptedCluster(
-        [1, *[2] * (flex.CHECKS_BEFORE_CHANGE + 1)], [(JobStatus.STOPPED, 3, 1), (JobStatus.SUCCEEDED, 0, 0)]
+        [1, *[2] * (pods.CHECKS_BEFORE_CHANGE + 1)], [(JobStatus.STOPPED, 3, 1), (JobStatus.SUCCEEDED, 0, 0)]
     )
     use(cluster, monkeypatch)
     results = run_on_pod_multislice_resumable(print, TYPE, [1, 2], max_retries_preemption=10, max_retries_failure=1)

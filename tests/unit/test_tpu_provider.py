@@ -14,8 +14,8 @@ from fray_agents.provisioning.provider import MachineRequest, ProviderError
 from fray_agents.provisioning.providers.tpu import EMULATOR_VARIABLE, TpuProvider, open_tpu
 from fray_agents.provisioning.scaler import Scaler
 from fray_coordinator.protocol.scaling import planning
-from fray_coordinator.protocol.scaling.listed import ListedMachine, ListedState
-from fray_coordinator.protocol.scaling.scope import ScalingScope
+from fray_coordinator.protocol.scaling.provisioning import ScalingScope
+from fray_coordinator.protocol.scaling.view import ListedMachine, ListedState
 from fray_coordinator.store.interface import ABSENT
 from fray_layouts.object_keys import PoolKeys
 from fray_layouts.records import AgentPoolRecord, ProvisioningSpec, TpuSettings

@@ -15,8 +15,7 @@ import pytest
 import zstandard
 
 from fray_agents.environments import workspace
-from fray_agents.environments.cache import HostCache
-from fray_agents.environments.errors import EnvironmentFailed, HostUnfit
+from fray_agents.environments.cache import EnvironmentFailed, HostCache, HostUnfit
 from fray_agents.environments.workspace import copy_tree, unpack, unpacked
 from fray_coordinator.jobs.submission import put_blob
 from fray_coordinator.store.interface import ANY

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from fray_agents.agent.held import HeldBundle
-from fray_agents.agent.upload_retries import UploadRetries
-from fray_agents.tasks.handle import TaskSpec
+from fray_agents.agent.replica_runner import UploadRetries
+from fray_agents.tasks.task_handle import TaskSpec
 from fray_coordinator.core import Core
 from fray_coordinator.errors import StoreError, StoreRefused, StoreUnavailable
 from fray_coordinator.protocol.scheduling import shape_of

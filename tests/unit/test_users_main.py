@@ -13,8 +13,8 @@ from typing import NewType, ParamSpec, TypeVarTuple
 import pytest
 
 from fray.pool.pool_task import TaskRunner
-from fray_agents import users_main
-from fray_agents.pickling import pickled_by_value
+from fray_runtime import users_main
+from fray_runtime.pickling import pickled_by_value
 from tests.support.tasks import end_of, spec
 
 FUNCTION = "def number(): return {value}\ndef other(): return number()\n"
@@ -144,7 +144,7 @@ def test_an_object_whose_pickle_is_a_name_of_the_script_is_refused() -> None:
 
 PROGRAM = """
 import concurrent.futures, dataclasses, multiprocessing, pickle, sys
-from fray_agents.pickling import pickled_by_value
+from fray_runtime.pickling import pickled_by_value
 
 @dataclasses.dataclass
 class Config:

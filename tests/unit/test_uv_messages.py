@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fray_agents.environments.errors import EnvironmentFailed, HostUnfit
+from fray_agents.environments.cache import EnvironmentFailed, HostUnfit
 from fray_agents.environments.uv import BuildLog, Screen, failure
 
 BUILD_FAILED = """\

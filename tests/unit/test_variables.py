@@ -15,7 +15,7 @@ from fray.cluster.current_job import current_job
 from fray.errors import InvalidInput
 from fray_coordinator.store.opening import open_backend, root_url
 from fray_coordinator.store.s3_access import botocore_access, plain_access
-from fray_coordinator.variables import check_for_libraries, read_variable
+from fray_runtime.variables import check_for_libraries, read_variable
 from tests.support.sources import trees
 from tests.support.virtual import Cluster
 
@@ -25,7 +25,7 @@ PASSED_ON = {
     "fray/cli/commands/run.py": "the value of a variable that the user names, for a job",
     "fray/environments.py": "secrets, for a job",
     "agents/fray_agents/provisioning/providers/command.py": "for a program",
-    "agents/fray_agents/tasks/shared_environ.py": "sets variables, and sets them back",
+    "agents/fray_agents/tasks/thread_task.py": "sets variables, and sets them back",
 }
 """Modules that hand on or keep values and do not use them."""
 NAMES = ("environ", "environb", "getenv", "getenvb", "envvar", "task_environ")
@@ -168,7 +168,7 @@ def direct_reads(tree: ast.AST) -> Iterator[str]:
 
 
 def test_no_module_reads_a_variable_by_itself() -> None:
-    own = "coordinator/fray_coordinator/variables.py"
+    own = "runtime/fray_runtime/variables.py"
     found = dict(trees(NAMES))
     assert own in found
     others = {name: tree for name, tree in found.items() if name != own and name not in PASSED_ON}

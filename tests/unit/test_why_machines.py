@@ -8,13 +8,12 @@ import pytest
 from msgspec.structs import replace
 
 from fray_coordinator.core import open_core
-from fray_coordinator.jobs.machines import change_pool
-from fray_coordinator.jobs.waiting_reasons import WaitingReasons
+from fray_coordinator.jobs.pools import change_pool
+from fray_coordinator.jobs.waiting import WaitingReasons
 from fray_coordinator.jobs.why_machines import about_machines, machines_for
 from fray_coordinator.jobs.why_waiting import why_waiting
 from fray_coordinator.store.interface import ABSENT, ANY
-from fray_layouts.machine_keys import MachineKeys
-from fray_layouts.object_keys import CoordinatorKeys
+from fray_layouts.object_keys import CoordinatorKeys, MachineKeys
 from fray_layouts.records import (
     AgentPoolRecord,
     JobRecord,

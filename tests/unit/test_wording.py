@@ -2,8 +2,7 @@
 
 import pytest
 
-from fray_layouts.units import format_duration
-from fray_layouts.wording import counted, files_text, first_names
+from fray_layouts.units import counted, files_text, first_names, format_duration
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from fray.errors import InvalidInput
-from fray.workspace.ignore_rules import IgnoreRules
-from fray.workspace.selection import workspace_files
+from fray.workspace.selection import IgnoreRules, workspace_files
 
 FILES = (
     *(

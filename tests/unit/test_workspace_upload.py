@@ -19,14 +19,14 @@ from fray.cluster import LocalCluster, StorageCluster
 from fray.errors import InvalidInput
 from fray.types import Entrypoint, EnvironmentConfig, JobRequest
 from fray.workspace import upload
+from fray.workspace.archive import PackedFolder, recall, remember
 from fray.workspace.choice import WorkspaceChoice, with_workspaces, workspace_choice
 from fray.workspace.projects import Project, find_project, project_of_call, read_project
 from fray.workspace.selection import workspace_files
-from fray.workspace.stat_cache import PackedFolder, recall, remember
 from fray.workspace.upload import StoredWorkspace, store_workspace
 from fray_coordinator.core import Core, open_core
 from fray_coordinator.jobs.submission import submit
-from fray_coordinator.protocol.resubmission import first_difference
+from fray_coordinator.protocol.job_identity import first_difference
 from fray_layouts.spec import EnvironmentSpec, JobSpec
 from fray_layouts.spec_parsing import parse_spec
 

@@ -8,7 +8,7 @@ import msgspec
 from msgspec.structs import replace
 
 from fray_coordinator.protocol import heartbeat
-from fray_coordinator.protocol.pythons import python_shortage
+from fray_coordinator.protocol.environments import python_shortage
 from fray_coordinator.protocol.scheduling import HostKind, elsewhere, kind_of_host, shape_of, shortage
 from fray_layouts.index_keys import PendingKey
 from fray_layouts.records import AgentRecord, ClusterSettings, Resources, Software

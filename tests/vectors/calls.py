@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from fray_agents.rpc.wire.session import RpcKey, Session
+from fray_rpc.wire.session import RpcKey, Session
 from tests.vectors.form import File, base64_of
 
 SECRET = bytes(range(32))

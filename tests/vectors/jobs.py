@@ -7,10 +7,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from fray_coordinator.protocol import cascade
-from fray_coordinator.protocol.claiming import Skip, claim
+from fray_coordinator.protocol import stopping
+from fray_coordinator.protocol.claiming import Skip, action_for, claim
 from fray_coordinator.protocol.commit import AttemptEnd, end_of_attempt, requeue_lost
-from fray_coordinator.protocol.pending_index import action_for
 from fray_coordinator.protocol.scheduling import entry_of
 from fray_coordinator.protocol.stopping import request_stop
 from fray_layouts.index_keys import PendingKey
@@ -108,7 +107,7 @@ def _past(attempt: int, begun: float, ended: float, kind: str = "preempted") -> 
 
 
 def _claimed(record: JobRecord, attempt: int, parent: JobRecord | None) -> tuple[Any, Any]:
-    family = cascade.judge_child(record, parent, NOW, SETTINGS.repair_interval)
+    family = stopping.judge_child(record, parent, NOW, SETTINGS.repair_interval)
     wanted = claim(record, attempt, LEASE, family)
     given = {"job": plain(record), "attempt": attempt, "parent": plain(parent), "lease": plain(LEASE)}
     return given, {"skip": wanted.until} if isinstance(wanted, Skip) else {"write": decided(wanted, given)}

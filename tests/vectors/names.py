@@ -8,19 +8,18 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from fray_coordinator.protocol.admission import record_of_drop
+from fray_coordinator.protocol.job_identity import record_of_drop
 from fray_coordinator.protocol.queue_segments import dead_letter_name
 from fray_coordinator.protocol.scheduling import entry_of
 from fray_coordinator.store.file_locks import STRIPES
 from fray_coordinator.store.memory import digest
-from fray_layouts.inbox_keys import InboxKeys
 from fray_layouts.index_keys import ChildKey, PendingKey
 from fray_layouts.key_encoding import encode_time, is_id, is_name
 from fray_layouts.object_keys import AgentKeys, ArchiveKeys, BlobKeys, EndpointKey, JobIds, KeptBlobKey, NameKeys
 from fray_layouts.queue_keys import QueueKeys, SegmentName, TaskKeys
 from fray_layouts.records import JobRecord
 from fray_layouts.spec_parsing import parse_spec
-from fray_layouts.work_keys import CheckpointKey, WorkKeys
+from fray_layouts.work_keys import CheckpointKey, InboxKeys, WorkKeys
 from tests.vectors.form import NOW, File, base64_of
 
 COMMAND = {"command": ["true"]}

@@ -20,8 +20,8 @@ import release
 from processes import processes
 from release import Dataset
 
+from fray.backends.ray.jobs import RayJobs
 from fray.cluster import LocalCluster, StorageCluster
-from fray.cluster.ray.jobs import RayJobs
 from fray.errors import InvalidInput, JobFailed
 from fray.pool import queue_worker
 from fray.types import Entrypoint, JobRequest

@@ -49,7 +49,7 @@ def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 def ray_client() -> Iterator[Client]:
     """A client of a Ray of this machine alone, which ends with it."""
-    from fray.ray_backend import RayClient
+    from fray.backends.ray import RayClient
     from tests.support.ray_nodes import local_ray
 
     with local_ray(head_node=1):  # Zephyr's coordinator runs here

@@ -1,14 +1,17 @@
 """The agent: claims jobs of a cluster, runs them on its host, and holds the leases on them.
 
 `fray agent` runs it through `daemon`. Private clusters (`fray.cluster.local_cluster`) run it too, and programs that own
-jobs use `driver`. Reading order:
+jobs use `driver`. The path of its work:
 
-- `membership`, which every part uses, and `agent`, which starts the parts; then `heartbeat` and `leases`;
-- a job: `claimer` with `index_search`, `candidates` and `index_cursor`; `attempt_runner` with `replica_runner` and
-  `end_writing`; `job_watch`;
-- a gang: `placement_loop`, which combines `placement_watch`, `pool_plan`, `voting`, `reservation_rooms` with
-  `private_pools`, and `gang_runner`;
-- what the agent does for the cluster: `reconciler_loop` and `scaler_loop`;
-- the host, hints and problems: `gpu_watch` and `chip_watch` with `device_patience`, `pool_environments`,
-  `predecessors`, `overcommit`, `idle_exit`, `hint_listener`, `placement_hints`, `problems`, `loops`.
+1. `agent` starts the loops, and `membership` joins the cluster and keeps the heartbeat; `leases` counts what
+   the agent holds.
+2. `pool_notices` and `hint_listener` say that something changed. `claimer` then looks into the index with
+   `index_search`, and `candidates` says which entry is tried next.
+3. `attempt_runner` runs the claimed job, each attempt on `replica_runner`, which also writes what remains of it.
+4. Of a gang, `placement_loop` follows the owner, with `voting` and `private_pools`; `gang_runner`
+   runs this agent's replicas.
+5. For the whole cluster the agent runs `reconciler_loop` and `scaler_loop`.
+
+`devices`, `pool_environments`, `predecessors` and `overcommit` say what the host can give; `problems` has the loops,
+and shows what fails.
 """

@@ -15,44 +15,39 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from fray_agents.agent import predecessors
-from fray_agents.agent.attempt_runner import AttemptRunner
-from fray_agents.agent.chip_watch import CheckChips, ChipWatch
+from fray_agents.agent.attempt_runner import AttemptRunner, JobWatch
 from fray_agents.agent.claimer import ClaimCounts, Claimer
+from fray_agents.agent.devices import CheckChips, ChipWatch, GpuWatch
 from fray_agents.agent.gang_runner import GangRunner
-from fray_agents.agent.gpu_watch import GpuWatch
-from fray_agents.agent.heartbeat import Heartbeat
 from fray_agents.agent.held import HeldLease
-from fray_agents.agent.idle_exit import IdleExit
-from fray_agents.agent.job_watch import JobWatch
 from fray_agents.agent.leases import Leases
-from fray_agents.agent.loops import run_until_first_ends
-from fray_agents.agent.membership import Membership
+from fray_agents.agent.membership import Heartbeat, Membership
 from fray_agents.agent.overcommit import Overcommit
-from fray_agents.agent.placement_hints import nobody_answers
 from fray_agents.agent.placement_loop import PlacementLoop
 from fray_agents.agent.pool_environments import PoolEnvironments
+from fray_agents.agent.pool_notices import nobody_answers
+from fray_agents.agent.problems import run_until_first_ends
 from fray_agents.agent.reconciler_loop import ReconcilerLoop
 from fray_agents.agent.replica_runner import ReplicaRunner
-from fray_agents.agent.scaler_loop import ScalerLoop
+from fray_agents.agent.scaler_loop import IdleExit, ScalerLoop
 from fray_agents.environments.prepare import Preparer
-from fray_agents.host import agent_lock, directories
-from fray_agents.host.capacity import discover
-from fray_agents.host.network import NetworkSettings
-from fray_agents.host.place import HostPlace
-from fray_agents.host.software import discover_software
-from fray_agents.tasks.handle import StartTask
+from fray_agents.host import agent_lock
+from fray_agents.host.capacity import HostPlace, discover, discover_software
 from fray_agents.tasks.process_task import RUNNER_TIMEOUT, ProcessTask
-from fray_coordinator.background import start_task
+from fray_agents.tasks.task_handle import StartTask
+from fray_coordinator.concurrency import start_task
 from fray_coordinator.core import Core
 from fray_coordinator.errors import StoreError, StoreRefused
 from fray_coordinator.jobs import pending_index
 from fray_coordinator.jobs.gang_peers import AskPeer
 from fray_coordinator.persist import persist
-from fray_coordinator.protocol.scaling.scope import ScalingScope
-from fray_coordinator.store.disk_room import lack_of_room
+from fray_coordinator.protocol.scaling.provisioning import ScalingScope
+from fray_coordinator.store.file_tree import lack_of_room
 from fray_layouts.object_keys import AgentKeys
 from fray_layouts.records import AgentRecord, HintEndpoint, Holding, Resources, Software
 from fray_layouts.states import ExitKind, HoldingPhase
+from fray_runtime import directories
+from fray_runtime.network import NetworkSettings
 
 log = logging.getLogger("fray")
 

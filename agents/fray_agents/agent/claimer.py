@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 from fray_agents.agent.held import HeldLease, HeldPlacement
 from fray_agents.agent.index_search import IndexSearch
-from fray_agents.agent.loops import is_set_within
 from fray_agents.agent.membership import Membership
-from fray_agents.agent.pool_bell import PoolBell
-from fray_coordinator.background import start_task
+from fray_agents.agent.pool_notices import PoolBell
+from fray_agents.agent.problems import is_set_within
+from fray_coordinator.concurrency import start_task
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord, StoreRefused
 from fray_coordinator.jobs.claiming import Claimed, NotClaimed, try_claim

@@ -8,14 +8,13 @@ from dataclasses import dataclass, field, replace
 
 from fray_agents.agent.agent import Agent, AgentOptions, EndOfHost, ExitReason
 from fray_agents.agent.hint_listener import ClusterKeys, HintListener
-from fray_agents.agent.log_throttle import LogThrottle
-from fray_agents.agent.loops import is_set_within
-from fray_agents.agent.placement_hints import PlacementHints
+from fray_agents.agent.pool_notices import PlacementHints
+from fray_agents.agent.problems import LogThrottle, is_set_within
 from fray_agents.host import task_cgroups
-from fray_agents.host.directories import UntrustedDirectory, is_shortage
 from fray_agents.tasks.prestart import Prestarter
-from fray_coordinator.background import keep_running, start_task
+from fray_coordinator.concurrency import keep_running, start_task
 from fray_coordinator.core import Core, open_core
+from fray_runtime.directories import UntrustedDirectory, is_shortage
 
 log = logging.getLogger("fray")
 

@@ -7,15 +7,14 @@ import socket
 from typing import Protocol
 from weakref import WeakSet
 
-from fray_agents.agent.heartbeat import Heartbeat
 from fray_agents.agent.held import HeldLease
 from fray_agents.agent.leases import Leases
-from fray_agents.agent.loops import is_set_within, run_until_first_ends
-from fray_agents.agent.membership import Membership
-from fray_coordinator.background import start_task
+from fray_agents.agent.membership import Heartbeat, Membership
+from fray_agents.agent.problems import is_set_within, run_until_first_ends
+from fray_coordinator.concurrency import start_task
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord, ParentNotRunning, StaleAttempt, StoreError
-from fray_coordinator.jobs import cascade
+from fray_coordinator.jobs import stopping
 from fray_coordinator.jobs.commit import end_attempt
 from fray_coordinator.persist import persist
 from fray_coordinator.protocol.claiming import holds_attempt
@@ -100,7 +99,7 @@ class DriverLease:
         if self._stored is not None:
             end = AttemptEnd(AttemptExit(kind=kind, log_chunks=0))
             await end_attempt(self._core, self._stored, self.agent, end, None)
-            await cascade.stop_children(self._core, self.job)
+            await stopping.stop_children(self._core, self.job)
         self.member.leaving = True
         self.member.leases.remove(self._lease)
 

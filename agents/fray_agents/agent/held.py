@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 
-from fray_agents.host.ports import HeldPorts
-from fray_agents.tasks.handle import TaskHandle
+from fray_agents.tasks.task_handle import TaskHandle
 from fray_coordinator.protocol.placements.owners import Owner
 from fray_coordinator.protocol.scheduling import resources_of
 from fray_coordinator.store.records import Stored
 from fray_layouts.index_keys import PendingKey, Shape
 from fray_layouts.records import Holding, JobRecord, ReservationRecord, root_of, total_usage
 from fray_layouts.states import ExitKind, HoldingPhase, ReservationState
+from fray_runtime.network import HeldPorts
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

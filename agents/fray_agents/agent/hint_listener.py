@@ -10,14 +10,14 @@ import asyncio
 from collections.abc import Callable
 
 from fray_agents.agent.agent import Agent
-from fray_agents.host.network import NetworkSettings
-from fray_agents.rpc.hints import HintServer
-from fray_agents.rpc.wire.key_cache import KeyCache
-from fray_agents.rpc.wire.sockets import host_and_port
 from fray_coordinator.actors.rpc_secrets import rpc_keys
 from fray_coordinator.core import Core
 from fray_layouts.records import HintEndpoint
 from fray_layouts.states import Hint
+from fray_rpc.hints import HintServer
+from fray_rpc.wire.http_connection import host_and_port
+from fray_rpc.wire.key_cache import KeyCache
+from fray_runtime.network import NetworkSettings
 
 SUBMITTED_INTERVAL, STOPPED_INTERVAL, PLACEMENTS_INTERVAL = 0.1, 1.0, 0.1
 """Least seconds between two reads caused by hints: of the doorbell (one request), of the records of all held jobs, and

@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from fray_agents.agent.held import HeldBundle, HeldLease, HeldPlacement, HeldTask
-from fray_agents.tasks.handle import TaskHandle
-from fray_coordinator.protocol.gpu_assignment import WHOLE, gpus_for, part_of_each
+from fray_agents.tasks.task_handle import TaskHandle
 from fray_coordinator.protocol.placements.families import families_first, goes_before
-from fray_coordinator.protocol.placements.private_pools import room_of_bundles
-from fray_coordinator.protocol.scheduling import HostKind, remaining_after, shortage
+from fray_coordinator.protocol.placements.reservations import room_of_bundles
+from fray_coordinator.protocol.scheduling import WHOLE, HostKind, gpus_for, part_of_each, remaining_after, shortage
 from fray_layouts.index_keys import PendingKey, Shape
 from fray_layouts.records import Holding, JobRecord, KeptRoom, ParentLink, Resources
 from fray_layouts.states import ExitKind

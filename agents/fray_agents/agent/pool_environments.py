@@ -8,8 +8,8 @@ from pathlib import Path
 from fray_agents.agent.membership import Membership
 from fray_agents.environments.prepare import Preparer
 from fray_coordinator.errors import describe_error
-from fray_coordinator.jobs.pool_environments import pool_environments
-from fray_coordinator.protocol.pool_environments import environment_shortage
+from fray_coordinator.jobs.pools import pool_environments
+from fray_coordinator.protocol.environments import environment_shortage
 from fray_coordinator.protocol.transitions import Status
 from fray_layouts.records import JobRecord
 from fray_layouts.spec import EntrypointSpec, EnvironmentSpec, JobSpec

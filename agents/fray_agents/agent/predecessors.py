@@ -5,17 +5,17 @@ import logging
 import os
 from pathlib import Path
 
-from fray_agents.host.agent_lock import AgentLock, try_lock, work_dir_of
-from fray_agents.host.directories import remove_tree
+from fray_agents.host.agent_lock import AgentLock, work_dir_of
 from fray_agents.runner.task_cgroup import TaskCgroup
-from fray_agents.tasks.leftovers import end_leftovers
+from fray_agents.tasks.force_kill import end_leftovers
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord, StoreRefused, StoreUnavailable, is_outage
 from fray_coordinator.protocol.heartbeat import is_fenced
 from fray_coordinator.reconcile import reaper
-from fray_coordinator.reconcile.unreadable_holders import write_off
+from fray_coordinator.reconcile.reaper import write_off
 from fray_layouts.object_keys import AgentKeys
 from fray_layouts.records import AgentRecord
+from fray_runtime.directories import remove_tree, try_lock
 
 log = logging.getLogger("fray")
 

@@ -1,4 +1,4 @@
-"""The problems of an agent: shown in its record while they last, and logged at most once an hour.
+"""The loops of an agent, and its problems: shown in its record while they last, logged at most once an hour.
 
 A loop of an agent that has joined never ends with a failure: refusals and outages pass, and one malformed object
 affects only itself. The store keeps track of its own failures; the loops record all others here.
@@ -6,16 +6,44 @@ affects only itself. The store keeps track of its own failures; the loops record
 
 import asyncio
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
-from fray_agents.agent.log_throttle import LogThrottle
+from fray_coordinator.clock import Clock
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord, StoreError
 from fray_layouts.escaping import escaped
 
 log = logging.getLogger("fray")
+
+REPEAT_INTERVAL = 3600.0
+"""Seconds until the same warning is logged again: often enough to be in today's log, too rare to flood it."""
+
+
+@dataclass(slots=True)
+class LogThrottle:
+    """The warnings of one agent, each at most once an hour."""
+
+    clock: Clock
+    _logged_at: dict[str, float] = field(default_factory=dict)
+
+    def warn(self, text: str, *args: object) -> None:
+        """Log the warning, unless the same words were logged within the hour."""
+        words = text % args
+        if self.is_due(words):
+            log.warning("%s", escaped(words))
+
+    def is_due(self, subject: str) -> bool:
+        """Whether nothing was logged about the subject within the hour; marks it as logged now."""
+        now = self.clock.boottime()
+        self._logged_at = {logged: at for logged, at in self._logged_at.items() if now - at < REPEAT_INTERVAL}
+        if subject in self._logged_at:
+            return False
+        self._logged_at[subject] = now
+        return True
+
 
 MAX_LENGTH = 1000
 """Most characters of an agent's record that describe its problems: a few sentences, in an object that is read often."""
@@ -95,3 +123,24 @@ class AgentProblems:
     def summary(problems: Mapping[str, str]) -> str:
         """The problems as one text for the agent's record; "" if there are none."""
         return "; ".join(problems.values())[:MAX_LENGTH]
+
+
+async def is_set_within(event: asyncio.Event, seconds: float) -> bool:
+    """Wait at most `seconds` until the event is set; whether it is."""
+    try:
+        async with asyncio.timeout(seconds):  # wait_for may swallow a cancellation that comes with the event
+            return await event.wait()
+    except TimeoutError:
+        return False
+
+
+async def run_until_first_ends(*loops: Coroutine[Any, Any, None]) -> None:
+    """Run the loops together; when the first ends, cancel the others and raise its error, if any."""
+    tasks = [asyncio.create_task(loop) for loop in loops]
+    try:
+        for task in (await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED))[0]:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
-from fray_agents.agent.loops import is_set_within
 from fray_agents.agent.membership import Membership
+from fray_agents.agent.problems import is_set_within
 from fray_coordinator.reconcile.reconciler import Reconciler
 from fray_layouts.records import HintEndpoint
 

@@ -1,53 +1,47 @@
-"""Runs one replica of a job on this host, from its preparation to its cleanup, through every failure on the way."""
+"""Runs one replica of a job on this host, from its preparation to its cleanup, through every failure on the way.
+
+What remains of an attempt, its uploads and its end in the job's record, is written through outages of the store.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import base64
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
-from fray_agents.agent.chip_watch import ChipWatch
-from fray_agents.agent.gpu_watch import GpuWatch
+from fray_agents.agent.devices import ChipWatch, GpuWatch
 from fray_agents.agent.held import HeldTask
 from fray_agents.agent.membership import Membership
-from fray_agents.agent.upload_retries import UploadRetries
-from fray_agents.environments.errors import EnvironmentFailed, HostUnfit, PreparationFailed
+from fray_agents.environments.cache import EnvironmentFailed, HostUnfit, PreparationFailed
 from fray_agents.environments.prepare import Preparer
-from fray_agents.host.directories import UntrustedDirectory
-from fray_agents.host.network import NetworkSettings
-from fray_agents.host.ports import held_ports
 from fray_agents.runner.exit_report import MESSAGE_LIMIT, shortened
 from fray_agents.runner.task_log import LOCAL_SEAL_INTERVAL, SEAL_INTERVAL
 from fray_agents.tasks import health_check
 from fray_agents.tasks.callable_main import exception_fields
-from fray_agents.tasks.environment import (
-    CHILDREN_MARKER,
-    ENDPOINTS_FILE,
-    job_variables,
-    noted_endpoints,
-    task_environment,
-)
-from fray_agents.tasks.handle import StartFailed, StartTask, TaskExit, TaskHandle, TaskSpec
-from fray_agents.tasks.limits import limits_of
+from fray_agents.tasks.environment import job_variables, limits_of, task_environment
 from fray_agents.tasks.outputs import OutputsTooLarge
+from fray_agents.tasks.task_handle import StartFailed, StartTask, TaskExit, TaskHandle, TaskSpec
 from fray_agents.tasks.upload import KeepTrying, file_chunks, upload_logs, upload_outputs, upload_result
-from fray_coordinator.actors.discovery import withdraw_all
+from fray_coordinator.actors.naming import withdraw_all
 from fray_coordinator.core import Core
-from fray_coordinator.errors import StoreError
-from fray_coordinator.jobs import cascade
+from fray_coordinator.errors import BadRecord, StoreError, StoreRefused
+from fray_coordinator.jobs import stopping
 from fray_coordinator.persist import fails_alone, is_no_outage, persist
 from fray_coordinator.protocol.commit import AttemptEnd
 from fray_layouts.errors import InvalidInput
 from fray_layouts.records import AttemptExit, JobRecord
 from fray_layouts.spec import ends_with_trust, is_gang
 from fray_layouts.states import ExitKind
+from fray_runtime.current_task import CHILDREN_MARKER, ENDPOINTS_FILE, noted_endpoints
+from fray_runtime.directories import UntrustedDirectory
+from fray_runtime.network import NetworkSettings, held_ports
 
 log = logging.getLogger("fray")
 
@@ -154,7 +148,7 @@ class ReplicaRunner:
 
     async def _start(self, held: HeldTask, job: JobRecord, ports: Sequence[int]) -> TaskHandle | None:
         if job.attempt > 1 and held.replica == 0:
-            await persist(self._core, lambda: cascade.stop_children(self._core, job.id), fails_alone(self._core))
+            await persist(self._core, lambda: stopping.stop_children(self._core, job.id), fails_alone(self._core))
         spec = await self._task_spec(held, job, ports)
         await self.gpus.check(held)
         await self.chips.check(held)
@@ -287,7 +281,7 @@ class ReplicaRunner:
 
     async def _stop_children(self, task: TaskHandle, job: JobRecord) -> None:
         if task.read_file(CHILDREN_MARKER) is not None:
-            await persist(self._core, lambda: cascade.stop_children(self._core, job.id), is_no_outage)
+            await persist(self._core, lambda: stopping.stop_children(self._core, job.id), is_no_outage)
 
 
 async def _task_exit(task: TaskHandle, *companions: asyncio.Task[Any]) -> TaskExit:
@@ -322,3 +316,79 @@ def host_failed(what: str, job: JobRecord, error: Exception) -> AttemptEnd:
             kind=ExitKind.HOST_FAILED, message=message, exception=fields["exception"], traceback=fields["traceback"]
         )
     )
+
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class UploadRetries:
+    """The retries of an attempt's log, or of its result and outputs; after a stop there are only a few.
+
+    After the stop an upload is given up at a refusal, or at the second failure of requests that were sent since. The
+    failure of an earlier request says little, because it may have been sent long ago, before this agent was frozen.
+
+    is_gone: whether the task's last process has ended; other jobs may use its room while an upload fails.
+    """
+
+    core: Core
+    held: HeldTask
+    task: TaskHandle
+    is_gone: bool = False
+    _has_failed: bool = False
+
+    async def keep_trying(self, request: Callable[[], Awaitable[T]]) -> T:
+        """Repeat the request until it succeeds.
+
+        Raises:
+            StoreError: the last failure of an upload that was given up.
+        """
+        since_stop = False
+
+        async def send() -> T:
+            nonlocal since_stop
+            since_stop = self.held.stop is not None
+            return await request()
+
+        return await persist(self.core, send, lambda error: self._gives_up(error, since_stop))
+
+    def _gives_up(self, error: StoreError, since_stop: bool) -> bool:
+        self.held.idle |= self.is_gone
+        if self.held.stop is None or not self.task.exit.done() or not is_no_outage(error):
+            return False
+        failed_before, self._has_failed = self._has_failed, self._has_failed or since_stop
+        return failed_before or isinstance(error, StoreRefused)
+
+
+LEAVING_CHECK_SECONDS = 1.0
+"""Seconds between two checks whether the agent leaves, while a record is damaged: it leaves at most that much later."""
+
+
+class LeftUnwritten(Exception):
+    """The end of an attempt stays unwritten: the agent leaves, and other agents find that it did."""
+
+
+async def until_written(member: Membership, job: str, write: Callable[[], Awaitable[T]]) -> T:
+    """Call `write` until it succeeds, however long the store is away or the job's record is damaged.
+
+    Args:
+        job: id of the job, for log lines.
+        write: may raise StoreError and BadRecord.
+
+    Raises:
+        LeftUnwritten: the agent leaves. It then waits for an outage to end, but not for one damaged record.
+    """
+    core, warnings = member.core, member.problems.warnings
+    while True:
+        try:
+            return await persist(core, write, lambda error: member.leaving and is_no_outage(error))
+        except StoreError as error:
+            warnings.warn("%s has ended, but its end is left unwritten: %s", job, error)
+            raise LeftUnwritten(job) from error
+        except BadRecord as error:  # somebody may repair the object; until then it names no other holder
+            warnings.warn("%s has ended, but its end cannot be written yet: %s", job, error)
+            retry_at = core.clock.boottime() + core.settings.repair_interval
+            while core.clock.boottime() < retry_at:
+                if member.leaving:
+                    raise LeftUnwritten(job) from error
+                await core.clock.sleep(LEAVING_CHECK_SECONDS)

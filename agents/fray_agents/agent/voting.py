@@ -13,12 +13,10 @@ from typing import TypeAlias, cast
 from fray_agents.agent.held import HeldBundle, HeldPlacement
 from fray_agents.agent.leases import Leases
 from fray_agents.agent.membership import Membership
-from fray_agents.agent.orphans import put_back_orphans
-from fray_agents.host.directories import UntrustedDirectory
-from fray_agents.host.ports import held_ports
+from fray_agents.agent.overcommit import put_back_orphans
 from fray_coordinator.core import Core
-from fray_coordinator.jobs.placement_index import ring_bell
-from fray_coordinator.protocol.placements.gang_ports import gang_port_names
+from fray_coordinator.jobs.notifications import ring_placements_bell
+from fray_coordinator.protocol.placements.launching import gang_port_names
 from fray_coordinator.protocol.placements.owners import GANG
 from fray_coordinator.protocol.placements.rounds import OwnerRecord, owner_of, placed
 from fray_coordinator.protocol.placements.votes import (
@@ -34,6 +32,8 @@ from fray_layouts.object_keys import ReservationKeys
 from fray_layouts.records import JobRecord, ReservationRecord
 from fray_layouts.spec import is_gang
 from fray_layouts.states import ExitKind, HoldingPhase
+from fray_runtime.directories import UntrustedDirectory
+from fray_runtime.network import held_ports
 
 log = logging.getLogger("fray")
 
@@ -167,7 +167,7 @@ class Voting:
         if await _move_round_on(self.member.core, held.record):
             log.info("%s: the vote is withdrawn", held.owner.id)
             await self.let_go(held)
-            await ring_bell(self.member.core)
+            await ring_placements_bell(self.member.core)
 
     async def let_go(self, held: HeldPlacement) -> None:
         """Release what is held for an owner; no process of it may be left here."""

@@ -23,11 +23,28 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from fray_agents.host.agent_lock import try_lock
-from fray_agents.host.directories import cache_dir, private_dir, remove_tree
-from fray_agents.host.file_threads import in_file_thread
 from fray_agents.runner.meter import disk_sizes
-from fray_coordinator.backoff import backoff
+from fray_coordinator.clock import backoff
+from fray_layouts.errors import FrayError, Permanent, Temporary
+from fray_runtime.directories import cache_dir, in_file_thread, private_dir, remove_tree, try_lock
+
+MAX_EXPLANATION = 2000
+"""Most characters of a tool's own message, uv's or an engine's, in the job's record; the job's log has all of it."""
+
+
+class PreparationFailed(FrayError):
+    """An attempt's environment could not be prepared. log: output of the preparation, if there was any."""
+
+    log: Path | None = None
+
+
+class EnvironmentFailed(PreparationFailed, Permanent):
+    """The job's environment cannot be built on any host; the job fails at once and uses no retry."""
+
+
+class HostUnfit(PreparationFailed, Temporary):
+    """This host cannot prepare the job's environment now; another one may."""
+
 
 DEFAULT_LIMIT = 20 * 10**9
 """Most bytes of a cache on a large disk: some ten environments with PyTorch."""

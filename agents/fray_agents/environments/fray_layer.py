@@ -25,10 +25,10 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from fray_agents.environments.uv import BuildLog, run_uv
-from fray_agents.host.software import fray_version
-from fray_agents.pickling import OWN_PYTHON
+from fray_agents.host.capacity import fray_version
+from fray_runtime.pickling import OWN_PYTHON
 
-FRAY_PACKAGES = ("fray", "fray_agents", "fray_coordinator", "fray_layouts")
+FRAY_PACKAGES = ("fray", "fray_agents", "fray_coordinator", "fray_layouts", "fray_rpc", "fray_runtime")
 """The packages of the distribution; in a checkout they are in several folders."""
 
 BEFORE, BEHIND = "before", "behind"

@@ -8,16 +8,15 @@ from collections.abc import Callable, Collection
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from fray_agents.environments.cache import HostCache
-from fray_agents.environments.errors import MAX_EXPLANATION, EnvironmentFailed, HostUnfit
+from fray_agents.environments.cache import MAX_EXPLANATION, EnvironmentFailed, HostCache, HostUnfit
 from fray_agents.environments.fray_layer import BEFORE, BEHIND, build_layer, fray_folders, layer_key, layer_kind
 from fray_agents.environments.uv import BuildLog
+from fray_agents.host.capacity import find_pythons, find_uv
 from fray_agents.host.container_engine import ContainerEngine, EngineFailed
-from fray_agents.host.directories import user_dir
-from fray_agents.host.software import find_pythons, find_uv
-from fray_agents.pickling import OWN_PYTHON
 from fray_coordinator.core import Core
 from fray_coordinator.store.opening import folder_of_root
+from fray_runtime.directories import user_dir
+from fray_runtime.pickling import OWN_PYTHON
 
 _NO_SUCH_IMAGE = re.compile(
     r"manifest unknown|name unknown|manifest for .* not found|repository .* not found|does not exist"

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fray_agents.environments.errors import EnvironmentFailed
+from fray_agents.environments.cache import EnvironmentFailed
 from fray_layouts.spec import EnvironmentSpec
 
 MAX_STATED_BYTES = 32 * 1024**2

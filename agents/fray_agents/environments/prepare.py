@@ -10,16 +10,15 @@ from functools import cached_property
 from pathlib import Path
 
 from fray_agents.environments import images, workspace
-from fray_agents.environments.cache import HostCache, host_cache
-from fray_agents.environments.errors import EnvironmentFailed, HostUnfit, PreparationFailed
+from fray_agents.environments.cache import EnvironmentFailed, HostCache, HostUnfit, PreparationFailed, host_cache
 from fray_agents.environments.python_env import hold_environment, needs_interpreter
 from fray_agents.environments.uv import BuildLog
 from fray_agents.host.container_engine import ContainerEngine, ContainerSpec, find_engine
-from fray_agents.host.directories import remove_tree
-from fray_agents.pickling import OWN_PYTHON
 from fray_coordinator.core import Core
 from fray_layouts.records import JobRecord
 from fray_layouts.spec import needs_environment
+from fray_runtime.directories import remove_tree
+from fray_runtime.pickling import OWN_PYTHON
 
 _BUILD_LOG = "environment.log"
 """Name of the file in an attempt's directory with the output of building its environment."""

@@ -20,18 +20,17 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from fray_agents.environments.cache import HostCache
-from fray_agents.environments.errors import EnvironmentFailed, HostUnfit
+from fray_agents.environments.cache import EnvironmentFailed, HostCache, HostUnfit
 from fray_agents.environments.fray_layer import build_layer, fray_folders, layer_key, layer_kind, path_configuration
 from fray_agents.environments.packages import Packages, read_packages
 from fray_agents.environments.uv import BuildLog, run_uv
 from fray_agents.environments.workspace import copy_tree
-from fray_agents.host.file_threads import in_file_thread
-from fray_agents.host.software import find_pythons, find_uv
-from fray_agents.pickling import OWN_PYTHON
-from fray_coordinator.protocol.pythons import chosen_python, python_shortage, will_do
+from fray_agents.host.capacity import find_pythons, find_uv
+from fray_coordinator.protocol.environments import chosen_python, python_shortage, will_do
 from fray_layouts.records import Software
 from fray_layouts.spec import JobSpec, needs_environment
+from fray_runtime.directories import in_file_thread
+from fray_runtime.pickling import OWN_PYTHON
 
 KIND = "environments"
 """The kind of these entries in the cache."""

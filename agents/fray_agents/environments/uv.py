@@ -16,8 +16,8 @@ from io import FileIO
 from pathlib import Path
 from typing import IO
 
-from fray_agents.environments.errors import MAX_EXPLANATION, EnvironmentFailed, HostUnfit
-from fray_agents.host.bound_process import kill_group, start_bound_process
+from fray_agents.environments.cache import MAX_EXPLANATION, EnvironmentFailed, HostUnfit
+from fray_agents.host.processes import kill_group, start_bound_process
 
 BUILD_TIMEOUT = 3600.0
 """Most seconds for one run of uv: compiling a large package takes half an hour."""

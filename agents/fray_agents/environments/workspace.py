@@ -17,15 +17,14 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path, PurePosixPath
 
-from fray_agents.environments.cache import CacheEntry, HostCache
-from fray_agents.environments.errors import EnvironmentFailed, HostUnfit
-from fray_agents.host.file_threads import in_file_thread
+from fray_agents.environments.cache import CacheEntry, EnvironmentFailed, HostCache, HostUnfit
 from fray_coordinator.core import Core
 from fray_coordinator.persist import fails_alone, persist
 from fray_layouts.bounds import MAX_WORKSPACE_BYTES, MAX_WORKSPACE_FILES, MAX_WORKSPACE_PATH_BYTES
 from fray_layouts.errors import InvalidInput
 from fray_layouts.object_keys import BlobKeys
 from fray_layouts.spec import WorkspaceSpec
+from fray_runtime.directories import in_file_thread
 
 KIND = "workspaces"
 """The kind of these entries in the cache."""

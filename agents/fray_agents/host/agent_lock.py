@@ -11,11 +11,10 @@ import hashlib
 import logging
 import os
 import secrets
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from fray_agents.host.directories import UntrustedDirectory, private_dir, user_dir
+from fray_runtime.directories import UntrustedDirectory, private_dir, user_dir
 
 log = logging.getLogger("fray")
 
@@ -88,23 +87,3 @@ def work_dir_of(agent_id: str, fd: int) -> Path | None:
     except UntrustedDirectory as error:
         log.warning("the work directory of %s is not removed: %s", agent_id, error)
         return None
-
-
-def try_lock(path: Path, kind: int = fcntl.LOCK_EX, flags: int = 0) -> int | None:
-    """A locked file descriptor; None if somebody holds the lock or the file no longer has this name.
-
-    Args:
-        kind: LOCK_EX for one holder, LOCK_SH for many.
-        flags: O_CREAT to create the file if it is absent.
-    """
-    with suppress(FileNotFoundError, BlockingIOError):
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o600)
-        try:
-            fcntl.flock(fd, kind | fcntl.LOCK_NB)
-            if os.path.samestat(os.fstat(fd), os.lstat(path)):
-                return fd
-        except BaseException:
-            os.close(fd)
-            raise
-        os.close(fd)
-    return None

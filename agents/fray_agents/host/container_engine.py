@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fray_agents.host.bound_process import kill_group, start_bound_process
-from fray_coordinator.variables import read_variable
+from fray_agents.host.processes import kill_group, start_bound_process
 from fray_layouts.errors import Temporary
+from fray_runtime.variables import read_variable
 
 _DOCKER_SOCKET = "/var/run/docker.sock"
 

@@ -23,11 +23,11 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
 
-from fray_coordinator.variables import read_variable
 from fray_layouts.errors import FrayError, InvalidInput
 from fray_layouts.records import SliceMember
-from fray_layouts.spec_checks import check_name
+from fray_layouts.spec_parsing import check_name
 from fray_layouts.topology import get_tpu_topology
+from fray_runtime.variables import read_variable
 
 log = logging.getLogger("fray")
 

@@ -11,9 +11,8 @@ import logging
 import os
 from pathlib import Path
 
-from fray_agents.runner.cgroups import UNIFIED, cgroup_directories
 from fray_agents.runner.process_tree import stat_fields
-from fray_agents.runner.task_cgroup import TaskCgroup
+from fray_agents.runner.task_cgroup import UNIFIED, TaskCgroup, cgroup_directories
 
 log = logging.getLogger("fray")
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from fray_coordinator.concurrency import decide_each, map_noting_problems
 from fray_coordinator.core import Core
-from fray_coordinator.placements.owner_table import OwnerTable
 from fray_coordinator.placements.reservations import ended_jobs
+from fray_coordinator.placements.tables import OwnerTable
 from fray_coordinator.protocol.failure_detection import needs_reaping
 from fray_coordinator.protocol.heartbeat import DEATH_INTERVALS, with_bounded_interval
 from fray_coordinator.protocol.placements.owners import Owner
@@ -16,8 +16,7 @@ from fray_coordinator.protocol.scheduling import shape_of
 from fray_coordinator.protocol.transitions import Status
 from fray_coordinator.store.records import R, Stored, record_of
 from fray_layouts.index_keys import PendingKey
-from fray_layouts.machine_keys import MachineKeys
-from fray_layouts.object_keys import AgentKeys, JobKeys
+from fray_layouts.object_keys import AgentKeys, JobKeys, MachineKeys
 from fray_layouts.records import AgentRecord, JobRecord, MachineRecord, ReservationRecord
 from fray_layouts.spec import is_gang
 from fray_layouts.states import AgentState, MachineState

@@ -1,15 +1,18 @@
-"""The names and labels under which a provider knows the machines of a pool.
+"""The names, labels and arguments of a pool's machines: how a provider knows them, and how their agents start.
 
-They consist of the cluster's identity (`Core.identity`: its id and its first address), the pool and the machine's name
-only. So a repeated call finds the machine that the first call created, and two clusters in one project do not see each
-other's machines, even if one is a copy of the other.
+Names and labels consist of the cluster's identity (`Core.identity`: its id and its first address), the pool and the
+machine's name only. So a repeated call finds the machine that the first call created, and two clusters in one project
+do not see each other's machines, even if one is a copy of the other.
 """
 
 import hashlib
 import re
 from collections.abc import Mapping
 
+from fray_agents.provisioning.provider import MachineRequest
 from fray_layouts.key_encoding import digest_text
+from fray_layouts.records import Resources
+from fray_layouts.topology import TPU_TOPOLOGIES
 
 CLUSTER_LABEL = "fray-cluster"
 POOL_LABEL = "fray-pool"
@@ -71,3 +74,31 @@ def _part(text: str, longest: int) -> str:
 
 def _digest(text: str) -> str:
     return digest_text(hashlib.sha256(text.encode()).digest())[:_DIGEST_DIGITS]
+
+
+_GPU = "gpu"
+
+
+def agent_arguments(request: MachineRequest, machine: str, host: int = 0) -> list[str]:
+    """`agent --root ROOT ...` for one host, by its number, of a machine of the request."""
+    arguments = ["agent", "--root", request.root, "--pool", request.pool, "--machine", machine]
+    for name, value in request.labels.items():
+        arguments += ["--label", f"{name}={value}"]
+    if request.spec.spot:
+        arguments.append("--preemptible")
+    if request.spec.machine_type in TPU_TOPOLOGIES:
+        arguments += ["--tpu", request.spec.machine_type, "--slice", machine, "--worker", str(host)]
+    if request.spec.capacity is not None:
+        arguments += _offered(request.spec.capacity)
+    return arguments
+
+
+def _offered(capacity: Resources) -> list[str]:
+    """The options for the resources that the host offers; a value of 0 means what the host has."""
+    arguments = ["--cpu", f"{capacity.cpu / 1000:g}"] if capacity.cpu else []
+    if capacity.memory:
+        arguments += ["--memory", f"{capacity.memory}B"]
+    kind, _, variant = capacity.device.partition("-")
+    if kind == _GPU:
+        arguments += ["--gpus", f"{variant}:{capacity.device_count}" if variant else str(capacity.device_count)]
+    return arguments

@@ -17,9 +17,9 @@ from fray_agents.provisioning.provider import MachineRequest, Provider, Provider
 from fray_coordinator.concurrency import map_noting_problems
 from fray_coordinator.core import Core
 from fray_coordinator.errors import AgentNotFound
-from fray_coordinator.jobs import mailbox
+from fray_coordinator.jobs import notifications
 from fray_coordinator.protocol.retention import retention_seconds
-from fray_coordinator.protocol.scaling.listed import ListedMachine
+from fray_coordinator.protocol.scaling.demand import capacity_of, hosts_of
 from fray_coordinator.protocol.scaling.machines import (
     CALL_SECONDS,
     asked,
@@ -33,11 +33,9 @@ from fray_coordinator.protocol.scaling.machines import (
 )
 from fray_coordinator.protocol.scaling.planning import confirmed, plan, wanted, withdrawn
 from fray_coordinator.protocol.scaling.provisioning import account_of, still_managed
-from fray_coordinator.protocol.scaling.sizes import capacity_of, hosts_of
-from fray_coordinator.protocol.scaling.view import PoolView, of_account, without_unread
-from fray_coordinator.protocol.scaling.zones import with_refusal
+from fray_coordinator.protocol.scaling.view import ListedMachine, PoolView, of_account, with_refusal, without_unread
 from fray_coordinator.store.records import Stored
-from fray_layouts.machine_keys import MachineKeys
+from fray_layouts.object_keys import MachineKeys
 from fray_layouts.records import MachineRecord, PoolScaling, ProvisioningSpec
 from fray_layouts.states import MachineState
 
@@ -189,7 +187,7 @@ class PoolRun:
     async def _drain(self) -> None:
         async def one(agent: str) -> None:
             try:
-                await mailbox.drain(self.core, agent)
+                await notifications.drain(self.core, agent)
             except AgentNotFound:  # it has ended meanwhile
                 return
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from fray_coordinator.protocol.scaling.listed import ListedMachine
+from fray_coordinator.protocol.scaling.view import ListedMachine
 from fray_layouts.errors import FrayError
 from fray_layouts.records import ProvisioningSpec
 

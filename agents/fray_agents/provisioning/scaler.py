@@ -12,24 +12,27 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from fray_agents.provisioning.cluster_view import ClusterView
-from fray_agents.provisioning.opening import open_provider
+from fray_agents.provisioning.pool_checks import open_provider
 from fray_agents.provisioning.pool_run import PoolRun
 from fray_agents.provisioning.provider import Provider, ProviderError
 from fray_coordinator.concurrency import decide_each, map_noting_problems
 from fray_coordinator.core import Core
 from fray_coordinator.errors import StoreError, describe_error, is_outage
-from fray_coordinator.jobs.machines import read_pools
+from fray_coordinator.jobs.pools import read_pools
 from fray_coordinator.protocol.role_lease import UNREADABLE_HOLDER
-from fray_coordinator.protocol.scaling.costs import hourly_cost
 from fray_coordinator.protocol.scaling.provisioning import (
     Account,
+    ScalingScope,
     account_of,
     account_of_machine,
     accounts,
+    allowed_accounts,
+    difference,
     in_force,
+    left_out,
     with_others,
 )
-from fray_coordinator.protocol.scaling.scope import ScalingScope, allowed_accounts, difference, left_out
+from fray_coordinator.protocol.scaling.shares import hourly_cost
 from fray_coordinator.role_election import RoleElection
 from fray_layouts.bounds import MAX_SAFE_INTEGER
 from fray_layouts.object_keys import CoordinatorKeys, PoolKeys

@@ -13,10 +13,9 @@ What it cannot control: a process of another user id (a setuid program) may refu
 waits for it; a process that a daemon starts on request is not in the tree, unless it is in the job's own container. If
 the runner itself is killed with SIGKILL, the kernel kills the task's main process (PR_SET_PDEATHSIG), and the agent
 kills everything that is in the task's cgroup or was started with its directory in the environment; see
-`fray_agents.tasks.leftovers`.
+`fray_agents.tasks.force_kill`.
 
-Read `supervisor` (the loop) first, then `agent_pipe` (requests and events), `spawn`, `prestarted` (a process started in
-advance), `process_tree`, `container`, `task_cgroup`, `task_log`, `meter`, `cgroups` (and out-of-memory kills),
-`untrusted_files` (files that the task left), `last_words` (the end of its stderr), `exit_kinds` and `exit_report` (how
-it ended). `fray_agents.tasks.process_task` is the agent's side.
+Read `supervisor` (the loop) first, then `agent_pipe` (requests and events), `spawn`, `process_tree`, `task_cgroup` (and
+out-of-memory kills), `task_log`, `meter`, `untrusted_files` (files that the task left), `exit_report` (how it ended).
+`fray_agents.tasks.process_task` is the agent's side.
 """

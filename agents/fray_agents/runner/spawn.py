@@ -1,8 +1,12 @@
-"""Starts the task: fork and exec, with every failure attributed to the host or to the job."""
+"""Starts the task: fork and exec, with every failure attributed to the host or to the job.
+
+A callable's process may have been started before there is a call: it has the imports that most calls need, and waits.
+"""
 
 from __future__ import annotations
 
 import errno
+import json
 import os
 import signal
 
@@ -12,6 +16,38 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import NoReturn
+
+    from fray_agents.runner.agent_pipe import StartRequest
+
+
+class PrestartedProcess:
+    """The waiting process, a child of this runner; its code is `fray_agents.tasks.callable_main.wait_for_call`."""
+
+    def __init__(self, command: list[str], fork: Callable[[], int]) -> None:
+        read, self._write = os.pipe()
+        try:
+            self._pid, self._out, self._err = spawn(command, dict(os.environ), os.getcwd(), read, fork)
+        finally:
+            os.close(read)
+
+    def take(self, request: StartRequest) -> tuple[int, int, int] | None:
+        """Pass it its call; returns what `spawn` returns, or None if the process has ended meanwhile."""
+        call = {
+            "directory": request.directory,
+            "result_limit": request.result_limit,
+            "env": request.env,
+            "python_path": request.python_path,
+            "cwd": request.start_directory,
+        }
+        try:
+            with open(self._write, "wb") as file:
+                file.write(json.dumps(call).encode() + b"\n")
+        except BrokenPipeError:
+            os.kill(self._pid, signal.SIGKILL)
+            os.waitpid(self._pid, 0)
+            return None
+        return self._pid, self._out, self._err
+
 
 _HOST_ERRORS = (errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.EIO)
 """Errors of exec that are the host's fault, not the program's."""

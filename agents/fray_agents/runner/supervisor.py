@@ -10,15 +10,12 @@ import time
 
 from fray_agents.runner import exit_kinds, process_tree
 from fray_agents.runner.agent_pipe import AgentPipe, StartRequest
-from fray_agents.runner.cgroups import oom_counter, oom_kills
-from fray_agents.runner.container import ENGINE_TIMEOUT, ContainerProcesses
-from fray_agents.runner.exit_report import bounded_exit, exit_fields, read_exception
-from fray_agents.runner.last_words import KEPT_BYTES
+from fray_agents.runner.exit_report import KEPT_BYTES, bounded_exit, exit_fields, read_exception
 from fray_agents.runner.limits import LimitWatch
 from fray_agents.runner.meter import UsageMeter
-from fray_agents.runner.prestarted import PrestartedProcess
-from fray_agents.runner.spawn import IGNORED, NotExecutable, spawn
-from fray_agents.runner.task_cgroup import TaskCgroup
+from fray_agents.runner.process_tree import ENGINE_TIMEOUT, ContainerProcesses
+from fray_agents.runner.spawn import IGNORED, NotExecutable, PrestartedProcess, spawn
+from fray_agents.runner.task_cgroup import TaskCgroup, oom_counter, oom_kills
 from fray_agents.runner.task_log import LogChunks, OutputStream
 from fray_agents.runner.untrusted_files import file_size
 

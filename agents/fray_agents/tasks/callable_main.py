@@ -21,10 +21,10 @@ import threading
 import traceback
 from typing import Any, NoReturn
 
-from fray_agents import users_main
-from fray_agents.pickling import pickled_by_value
 from fray_agents.runner import exit_kinds
 from fray_agents.runner.exit_report import DATA_LIMIT, MESSAGE_LIMIT, TRACEBACK_LIMIT, shortened, too_large
+from fray_runtime import users_main
+from fray_runtime.pickling import pickled_by_value
 
 _MAX_JSON_DEPTH = 90
 """Deepest nesting of lists and dicts in JSON: `fray_layouts.parsing.MAX_RESULT_DEPTH`, whose import would take time."""

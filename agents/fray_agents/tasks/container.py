@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from fray_agents.host.container_engine import ContainerSpec, EngineFailed
-from fray_agents.host.forks import start_process
+from fray_runtime.forks import start_process
 
 log = logging.getLogger("fray")
 

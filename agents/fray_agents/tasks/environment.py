@@ -1,4 +1,16 @@
-"""The environment variables of a task, and the files through which it informs its agent."""
+"""The environment variables of a task, also in a gang, and the limits that its runner enforces.
+
+The replicas of a job find one another by Fray's own variables, and by those of JAX and TPUs. What jax 0.10 reads
+(`jax/_src/distributed.py`, `jax/_src/clusters/cloud_tpu_cluster.py`):
+
+- `jax.distributed.initialize()` uses JAX_COORDINATOR_ADDRESS as its argument `coordinator_address`. Only on TPUs it
+  finds the number of processes and its own, from the variables below or from the VM's metadata, which say the same.
+  Elsewhere a program has to pass them: JAX_NUM_PROCESSES and JAX_PROCESS_ID hold them.
+- On TPUs it reads TPU_WORKER_ID, TPU_WORKER_HOSTNAMES (of its own slice, joined by commas), MEGASCALE_NUM_SLICES and
+  MEGASCALE_SLICE_ID. Its process number is worker + slice * workers, which is the replica's number.
+- libtpu connects slices through the host MEGASCALE_COORDINATOR_ADDRESS, at MEGASCALE_PORT. Without metadata it reads
+  TPU_ACCELERATOR_TYPE, too.
+"""
 
 from __future__ import annotations
 
@@ -7,38 +19,17 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from fray_agents.host.network import NetworkSettings
-from fray_agents.rpc.wire.buffers import LIMIT_VAR
-from fray_agents.tasks.gang_environment import accelerator_variables, place_variables
-from fray_layouts.records import JobRecord
-from fray_layouts.spec import port_variable
-
-PRIVATE_VAR = "FRAY_PRIVATE"
-"""Variable of the tasks of a private cluster: everything that they launch runs there too, whatever it asks for."""
+from fray_agents.runner.limits import Limits
+from fray_coordinator.protocol.placements.launching import COORDINATOR_PORT, MEGASCALE_PORT
+from fray_layouts.records import JobRecord, PlacementMember
+from fray_layouts.spec import ResourceSpec, is_gang, port_variable
+from fray_rpc.wire.buffers import LIMIT_VAR
+from fray_rpc.wire.http_connection import host_and_port
+from fray_runtime.current_task import TASK_DIR_VAR
+from fray_runtime.network import NetworkSettings
 
 ARENAS_VAR = "MALLOC_ARENA_MAX"
 """Variable of glibc. Otherwise each thread keeps what it freed (30 MB), and an actor has a thread for each caller."""
-
-TASK_DIR_VAR = "FRAY_TASK_DIR"
-"""Variable with the path of the task's directory; it also identifies the task to which a process belongs."""
-
-CHILDREN_MARKER = "children"
-"""Name of a file in FRAY_TASK_DIR whose existence says that the task submitted children."""
-
-ENDPOINTS_FILE = "endpoints"
-"""Name of a file in FRAY_TASK_DIR with the keys of endpoints that the task published; its agent removes these."""
-
-
-def note_endpoint(task_dir: str, key: str) -> None:
-    """Record, before it is published, that the task publishes an endpoint under `key`, so that the agent removes it."""
-    with open(Path(task_dir, ENDPOINTS_FILE), "a", encoding="utf-8") as file:
-        file.write(f"{key}\n")
-
-
-def noted_endpoints(listed: bytes) -> list[str]:
-    """Keys of the endpoints that a task may have published, from the content of its endpoints file."""
-    return listed.decode(errors="replace").split("\n")[:-1]
-
 
 THREADS_VAR = "OMP_NUM_THREADS"
 """Variable with the size of the thread pools of numerical libraries (OpenBLAS, MKL, PyTorch). Without it each task has
@@ -116,3 +107,85 @@ def task_environment(
         "FRAY_NETWORK": network.network,
         **{port_variable(name): str(number) for name, number in ports.items()},
     }
+
+
+def place_variables(job: JobRecord, replica: int, address: str) -> dict[str, str]:
+    """The FRAY_* variables for the replica's number and the other replicas. address: this host's."""
+    members = _by_replica(job)
+    hosts = list(dict.fromkeys(member.agent for member in members))
+    slices = job.spec.slices or 1
+    place = {
+        "FRAY_REPLICA": str(replica),
+        "FRAY_REPLICAS": str(job.spec.replicas),
+        "FRAY_INDEX": str(replica),
+        "FRAY_WORKERS": ";".join(member.address for member in members) or address,
+        "FRAY_HOST": str(hosts.index(members[replica].agent) if members else 0),
+        "FRAY_HOSTS": str(len(hosts) or 1),
+        "FRAY_SLICE": str(replica * slices // job.spec.replicas),
+        "FRAY_SLICES": str(slices),
+    }
+    coordinator = _coordinator(members, COORDINATOR_PORT)
+    return place | ({"FRAY_COORDINATOR": coordinator} if coordinator else {})
+
+
+def accelerator_variables(job: JobRecord, replica: int) -> dict[str, str]:
+    """The variables that JAX and TPUs read; the job's own variables override them."""
+    if not (members := _by_replica(job)):
+        return {}
+    jax = {"JAX_NUM_PROCESSES": str(job.spec.replicas), "JAX_PROCESS_ID": str(replica)}
+    if coordinator := _coordinator(members, COORDINATOR_PORT):
+        jax["JAX_COORDINATOR_ADDRESS"] = coordinator
+    return jax | _tpu_variables(job, replica, members)
+
+
+def _tpu_variables(job: JobRecord, replica: int, members: list[PlacementMember]) -> dict[str, str]:
+    slices = job.spec.slices
+    if not slices:
+        return {}
+    number, worker = divmod(replica, job.spec.replicas // slices)
+    own = members[replica - worker : replica - worker + job.spec.replicas // slices]
+    tpu = {
+        "TPU_WORKER_ID": str(worker),
+        "TPU_WORKER_HOSTNAMES": ",".join(member.address for member in own),
+    }
+    if (place := members[replica].slice) is not None:
+        tpu["TPU_ACCELERATOR_TYPE"] = place.type
+    if slices > 1:
+        tpu |= {
+            "MEGASCALE_COORDINATOR_ADDRESS": members[0].address,
+            "MEGASCALE_NUM_SLICES": str(slices),
+            "MEGASCALE_SLICE_ID": str(number),
+        }
+        if MEGASCALE_PORT in members[0].ports:
+            tpu["MEGASCALE_PORT"] = str(members[0].ports[MEGASCALE_PORT])
+    return tpu
+
+
+def _by_replica(job: JobRecord) -> list[PlacementMember]:
+    """The members in the order of the replicas that they run; [] if the job is no gang."""
+    members = job.placement.members if job.placement is not None and is_gang(job.spec) else []
+    by_replica = {replica: member for member in members for replica in member.bundles}
+    return [by_replica[replica] for replica in sorted(by_replica)]
+
+
+def _coordinator(members: list[PlacementMember], name: str) -> str:
+    """The "address:port" where replica 0 listens for the others; "" if its host holds no such port."""
+    port = members[0].ports.get(name) if members else None
+    return host_and_port(members[0].address, port) if port is not None else ""
+
+
+_PROCESSES, _PROCESSES_PER_CORE = 8_192, 256
+"""Processes and threads that a task may have: so many and, for each core, so many more. A training job with its data
+loaders has a few thousand, and a fork bomb stops before the 32,768 that smaller hosts have room for."""
+
+
+def limits_of(resources: ResourceSpec) -> Limits:
+    """The limits of one task. Memory and disk are limited only if somebody asked for an amount."""
+    cpu = round(resources.cpu * 1000)
+    return Limits(
+        memory=resources.memory_limit,
+        disk=resources.disk_limit,
+        processes=_PROCESSES + _PROCESSES_PER_CORE * cpu // 1000,
+        cpu=cpu,
+        hard_cpu=resources.hard_cpu,
+    )

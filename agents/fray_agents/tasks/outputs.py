@@ -12,11 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
-from fray_agents.host.directories import is_shortage
 from fray_agents.runner.untrusted_files import NotReadable, file_size
 from fray_layouts.path_patterns import PathMatch
 from fray_layouts.records import MAX_OUTPUT_BYTES, MAX_OUTPUT_FILES, LeftOut, OutputFile, OutputManifest
 from fray_layouts.units import format_bytes
+from fray_runtime.directories import is_shortage
 
 MAX_LEFT_OUT = 100
 """Most omissions that are listed: they are for people, to whom the first ones show what is wrong."""

@@ -13,10 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fray_agents.tasks.environment import inherited_environment
-from fray_agents.tasks.handle import TaskHandle, TaskSpec
-from fray_agents.tasks.process_task import CALLABLE_OPTIONS, RUNNER_TIMEOUT, ProcessTask
-from fray_agents.tasks.runner_process import start_runner
-from fray_coordinator.background import start_task
+from fray_agents.tasks.process_task import CALLABLE_OPTIONS, RUNNER_TIMEOUT, ProcessTask, start_runner
+from fray_agents.tasks.task_handle import TaskHandle, TaskSpec
+from fray_coordinator.concurrency import start_task
 
 log = logging.getLogger("fray")
 

@@ -1,8 +1,16 @@
 """Tasks as threads of this process, for a private cluster: they start quickly, and are not isolated.
 
-A thread shares the process's environment. Its FRAY_* variables are in a context variable (`current_task`). Variables
-that its job asks for are set for the whole process while it runs (`shared_environ`). Its output goes to the process's
-streams and into its log (`thread_output`). It cannot be killed: a stop raises `SystemExit` in it at its next Python
+**Variables.** Jobs in threads share `os.environ`, so jobs with different values cannot run at once. Only the agent's
+thread sets them, so there is no lock.
+
+**Logs.** `sys.stdout` and `sys.stderr` also write to the log of the task whose code prints. A context variable
+identifies that task. It covers the task's own thread, its coroutines and the calls that it serves as an actor, but not
+threads that user code starts. The first task wraps the process's streams, and they stay wrapped: `print` holds no
+reference to its stream, and the interpreter crashes if a stream is replaced and freed while another thread prints to
+it.
+
+**Tasks.** A thread's FRAY_* variables are in a context variable (`current_task`). Variables that its job asks for are
+set for the whole process while it runs. It cannot be killed: a stop raises `SystemExit` in it at its next Python
 instruction, unless it asked for a call instead (`on_stop`). When the grace is over the attempt counts as ended, and the
 thread goes on until it returns.
 """
@@ -12,22 +20,194 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import logging
+import os
 import pickle
+import sys
 import threading
+import time
 import traceback
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any, Protocol, TextIO
 
-from fray_agents.host.directories import remove_tree
 from fray_agents.runner.exit_report import MESSAGE_LIMIT, shortened
-from fray_agents.tasks import current_task, shared_environ, thread_output
+from fray_agents.runner.task_log import CHUNK_BYTES, STREAMS, LineFormatter, LogChunks, chunk_name
 from fray_agents.tasks.callable_main import encode_result, exception_fields, failure_fields
-from fray_agents.tasks.handle import ResultFile, StartFailed, TaskExit, TaskFile, TaskHandle, TaskSpec, read_task_file
 from fray_agents.tasks.outputs import FoundOutputs, find_outputs
 from fray_agents.tasks.process_task import ProcessTask
-from fray_agents.threads import new_thread
+from fray_agents.tasks.task_handle import (
+    ResultFile,
+    StartFailed,
+    TaskExit,
+    TaskFile,
+    TaskHandle,
+    TaskSpec,
+    read_task_file,
+)
+from fray_layouts.errors import Permanent
 from fray_layouts.records import AttemptExit, ResourceUsage
 from fray_layouts.states import ExitKind
+from fray_runtime import current_task
+from fray_runtime.directories import remove_tree
+from fray_runtime.threads import new_thread
+
+_holders: Counter[tuple[str, str]] = Counter()
+_before: dict[str, str | None] = {}
+
+
+class EnvironConflict(Permanent):
+    """Two jobs in threads that run at once ask for different values of a variable in `os.environ`, which they share."""
+
+
+def acquire(variables: Mapping[str, str]) -> None:
+    """Set the variables, all or none, until every holder has released them. Raises EnvironConflict."""
+    for name, value in variables.items():
+        if name in _before and not _holders[name, value]:
+            raise EnvironConflict(
+                f"{name} has another value in a job that runs now. Jobs in threads share `os.environ`: run jobs with "
+                "different values one after the other, or as processes."
+            )
+    for name, value in variables.items():
+        if name not in _before:
+            _before[name] = os.environ.get(name)
+            os.environ[name] = value
+        _holders[name, value] += 1
+
+
+def release(variables: Mapping[str, str]) -> None:
+    """Release variables of `acquire`: the values from before return, unless somebody changed them meanwhile."""
+    for name, value in variables.items():
+        _holders[name, value] -= 1
+        if _holders[name, value]:
+            continue
+        del _holders[name, value]
+        before = _before.pop(name)
+        if os.environ.get(name) == value:
+            _restore(name, before)
+
+
+def _restore(name: str, value: str | None) -> None:
+    if value is None:
+        del os.environ[name]
+    else:
+        os.environ[name] = value
+
+
+current_log: ContextVar[ThreadLog | None] = ContextVar("fray_task_log", default=None)
+os.register_at_fork(after_in_child=lambda: current_log.set(None))  # its files and its lock belong to the parent
+
+
+class Echo(Protocol):
+    """Shows what one task prints on the process's own streams."""
+
+    def write(self, name: str, stream: TextIO, text: str) -> None:
+        """Show a text that was printed to the stream with this name."""
+
+    def end(self) -> None:
+        """Show the last lines, which the task has not finished with a newline."""
+
+
+class ThreadLog:
+    """One task's log: any thread writes it, and the agent's loop, which creates it, uploads it.
+
+    echo: how the process's own streams show what the task prints; None: unchanged.
+    """
+
+    def __init__(self, directory: Path, echo: Echo | None = None) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.echo = echo
+        self._directory = directory
+        self._loop = asyncio.get_running_loop()
+        self._lines = {name: LineFormatter(name) for name in STREAMS}
+        self._chunks = LogChunks(str(directory), sys.maxsize, lambda number: None)
+        self._lock = threading.RLock()  # writing may run a finalizer that prints
+        self._printed = asyncio.Event()
+        self._closed = asyncio.Event()
+
+    def write(self, stream: str, text: str) -> None:
+        """Keep a text that was printed, unless the task is over."""
+        with self._lock:
+            if self._closed.is_set():
+                return
+            is_first = self._chunks.due() is None
+            self._chunks.begin()
+            self._chunks.append(self._lines[stream].format(text.encode(errors="backslashreplace")))
+        if is_first:
+            self._loop.call_soon_threadsafe(self._printed.set)
+
+    def close(self) -> None:
+        """Finish the log and its last chunk, as the task is over. Called in the loop."""
+        with self._lock:
+            self._closed.set()
+            self._printed.set()
+            for lines in self._lines.values():
+                self._chunks.append(lines.flush())
+            self._chunks.seal()
+            self._chunks.close()
+
+    async def chunks(self) -> AsyncIterator[tuple[int, TaskFile]]:
+        """Number and file of each chunk, in order, until the log is closed."""
+        yielded = 0
+        while not self._closed.is_set() or yielded < self._chunks.count:
+            await self._printed.wait()
+            self._printed.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._closed.wait(), self._time_until_due())
+            with self._lock:
+                self._chunks.seal()
+            while yielded < self._chunks.count:
+                yielded += 1
+                yield yielded, TaskFile(self._directory / chunk_name(yielded), 2 * CHUNK_BYTES)
+
+    def _time_until_due(self) -> float:
+        due = self._chunks.due()
+        return 0.0 if due is None else max(0.0, due - time.monotonic())
+
+
+class OutputTee:
+    """A stream of this process that also writes to the current task's log; it passes everything on to the stream."""
+
+    def __init__(self, name: str, stream: TextIO) -> None:
+        self.stream = stream
+        self._name = name
+
+    def write(self, text: str) -> int:
+        """As `TextIO.write`."""
+        log = current_log.get()
+        if log is None or log.echo is None:
+            self.stream.write(text)
+        else:
+            shown_by = current_log.set(None)  # other output of the echo is not the task's
+            try:
+                log.echo.write(self._name, self.stream, text)
+            finally:
+                current_log.reset(shown_by)
+        if log is not None:
+            log.write(self._name, text)
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """As `TextIO.writelines`."""
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (sys, self._name)
+
+
+def tee_process_streams() -> None:
+    """Make the process's streams write to logs from now on; again if somebody has replaced them."""
+    for name in STREAMS:
+        stream = getattr(sys, name)
+        if stream is not None and not isinstance(stream, OutputTee):
+            setattr(sys, name, OutputTee(name, stream))
+
 
 log = logging.getLogger("fray")
 
@@ -38,7 +218,7 @@ class ThreadTask:
     echo: as for `ThreadLog`.
     """
 
-    def __init__(self, spec: TaskSpec, echo: thread_output.Echo | None = None) -> None:
+    def __init__(self, spec: TaskSpec, echo: Echo | None = None) -> None:
         self.usage: ResourceUsage | None = None  # a thread's share of its process is unknown
         self.unkilled: list[int] = []
         self.exit: asyncio.Future[TaskExit] = asyncio.get_running_loop().create_future()
@@ -47,15 +227,13 @@ class ThreadTask:
         self._why = ""
         self._on_stop: Callable[[], None] = self._interrupt
         self._stopping = threading.Lock()
-        self._log = thread_output.ThreadLog(spec.directory / "log", echo)
+        self._log = ThreadLog(spec.directory / "log", echo)
         self._thread = new_thread(self._work, spec.env["FRAY_JOB_ID"], self._failed)
         if spec.timeout is not None:
             self._loop.call_later(spec.timeout, self.stop, spec.grace, ExitKind.TIMEOUT)
 
     @classmethod
-    async def start(
-        cls, spec: TaskSpec, deadline: float, lock_fd: int | None, echo: thread_output.Echo | None = None
-    ) -> TaskHandle:
+    async def start(cls, spec: TaskSpec, deadline: float, lock_fd: int | None, echo: Echo | None = None) -> TaskHandle:
         """As `ProcessTask.start`; the deadline has no effect, because no thread outlives its agent's process."""
         if spec.callable_pickle is None:
             return await ProcessTask.start(spec, deadline, lock_fd)
@@ -116,12 +294,12 @@ class ThreadTask:
 
     def _begin(self) -> None:
         try:
-            shared_environ.acquire(self._spec.variables)
-        except shared_environ.EnvironConflict as error:
+            acquire(self._spec.variables)
+        except EnvironConflict as error:
             self._finish(TaskExit(AttemptExit(kind=ExitKind.EXCEPTION, message=str(error)), None, True))
             return
         _running.add(self)
-        thread_output.tee_process_streams()
+        tee_process_streams()
         try:
             self._thread.start()
         except RuntimeError as error:  # the process has too many threads
@@ -131,14 +309,14 @@ class ThreadTask:
     def _work(self) -> None:
         current_task.thread_environ.set(self._spec.env)
         current_task.thread_task.set(self)
-        thread_output.current_log.set(self._log)
+        current_log.set(self._log)
         try:
             end = self._call()
         except SystemExit as error:  # raised by the callable itself, or by `stop` in it
             end = self._exit_of(error)
         except BaseException as error:
             end = _host_failed(error)
-        thread_output.current_log.set(None)
+        current_log.set(None)
         if self._log.echo is not None:
             self._log.echo.end()
         self._end_soon(end)
@@ -182,7 +360,7 @@ class ThreadTask:
 
     def _end(self, end: TaskExit) -> None:
         if self in _running:
-            shared_environ.release(self._spec.variables)
+            release(self._spec.variables)
             _running.remove(self)
             self._finish(end)
 

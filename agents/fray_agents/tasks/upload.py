@@ -17,7 +17,7 @@ import msgspec
 
 from fray_agents.runner.task_log import CHUNK_BYTES, LineFormatter, LogChunks, chunk_name
 from fray_agents.runner.untrusted_files import NotReadable
-from fray_agents.tasks.handle import ResultFile, TaskFile, TaskHandle
+from fray_agents.tasks.task_handle import ResultFile, TaskFile, TaskHandle
 from fray_coordinator.concurrency import map_concurrently
 from fray_coordinator.core import Core
 from fray_coordinator.errors import StoreError

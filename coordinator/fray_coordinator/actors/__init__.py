@@ -3,5 +3,6 @@
 The callers are processes that serve actors, their clients (`fray.actor`, `fray.rpc`), and the repair, which removes
 endpoints that outlived their jobs. Calls of actors do not pass through this package.
 
-Read in this order: `naming`, `discovery`, `checkpoints`, `rpc_secrets`.
+An actor takes its name and publishes its endpoint (`naming`), stores its state (`checkpoints`), and its callers read
+the key of its calls (`rpc_secrets`).
 """

@@ -1,4 +1,4 @@
-"""Checkpoints of durable actors in the store. `protocol.checkpoints` decides what is written, and when to stop.
+"""Checkpoints of durable actors in the store. `protocol.naming` decides what is written, and when to stop.
 
 An object is one line of JSON, the head, followed by the state's bytes.
 """
@@ -11,7 +11,7 @@ import msgspec
 from fray_coordinator.concurrency import map_concurrently
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord, Fenced, StoreError
-from fray_coordinator.protocol.checkpoints import Checkpoint, checkpoint, fence, landed_before
+from fray_coordinator.protocol.naming import Checkpoint, checkpoint, fence, landed_before
 from fray_coordinator.store.interface import ABSENT, Applied, Object, Outcome
 from fray_layouts import codec
 from fray_layouts.errors import Malformed

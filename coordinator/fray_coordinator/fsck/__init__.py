@@ -3,7 +3,7 @@
 The callers are `fray fsck`, `fray doctor`, and tests after every scenario. Plain functions judge a snapshot of
 everything; a problem is what two snapshots show.
 
-Read in this order: `snapshot`, `report`, `checker`, then the checks by area; `areas` lists the folders of a root.
+Read in this order: `snapshot`, `report`, `checker`, then the checks by area.
 """
 
 from fray_coordinator.fsck.checker import check, repair

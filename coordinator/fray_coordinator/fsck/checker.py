@@ -10,25 +10,15 @@ from itertools import islice
 
 from fray_coordinator.concurrency import map_noting_problems
 from fray_coordinator.core import Core
-from fray_coordinator.fsck import (
-    agent_checks,
-    data_checks,
-    gang_checks,
-    index_checks,
-    job_checks,
-    object_checks,
-    placement_checks,
-    queue_checks,
-)
+from fray_coordinator.fsck import index_checks, job_checks, object_checks, queue_checks
 from fray_coordinator.fsck.report import Moved, Problem, SuspectedProblem
 from fray_coordinator.fsck.snapshot import Snapshot, take_snapshot
 from fray_coordinator.reconcile import reaper
 from fray_coordinator.reconcile.admission import Admission
 from fray_coordinator.reconcile.failure_detector import FailureDetector
 from fray_coordinator.reconcile.repair import Repair
-from fray_coordinator.store.disk_room import FULL_REMEDY, lack_of_room
+from fray_coordinator.store.file_tree import FULL_REMEDY, lack_of_room
 from fray_coordinator.store.opening import folder_of_root
-from fray_layouts.inbox_keys import InboxKeys
 from fray_layouts.index_keys import ChildKey, PendingKey, PlacementKey
 from fray_layouts.object_keys import (
     AgentKeys,
@@ -42,7 +32,7 @@ from fray_layouts.object_keys import (
     ReservationKeys,
 )
 from fray_layouts.queue_keys import QueueKeys, TaskKeys
-from fray_layouts.work_keys import WorkKeys
+from fray_layouts.work_keys import InboxKeys, WorkKeys
 
 MAX_PROBLEMS_NAMED = 1000
 """Problems that are listed one by one; further ones are only counted, because nobody reads more."""
@@ -55,23 +45,23 @@ CHECKS: tuple[tuple[Callable[[Snapshot], Iterator[SuspectedProblem]], tuple[str,
     (job_checks.missing_blobs, (BlobKeys.area, JobKeys.area)),
     (job_checks.jobs_without_lease, (JobKeys.area,)),
     (job_checks.abandoned_jobs, (PendingKey.area, AgentKeys.area, JobKeys.area)),
-    (gang_checks.abandoned_gangs, (WorkKeys.area, AgentKeys.area, JobKeys.area)),
+    (job_checks.abandoned_gangs, (WorkKeys.area, AgentKeys.area, JobKeys.area)),
     (job_checks.records_in_both_places, (ArchiveKeys.area, JobKeys.area)),
     (job_checks.archived_before_their_end, (ArchiveKeys.area,)),
     (job_checks.orphans, (JobKeys.area,)),
     (job_checks.missing_results, (WorkKeys.area, JobKeys.area, ArchiveKeys.area)),
-    (agent_checks.contradictory_agents, (AgentKeys.area, JobKeys.area)),
-    (agent_checks.unnoticed_silence, (CoordinatorKeys.area, AgentKeys.area)),
-    (agent_checks.reported_problems, (AgentKeys.area,)),
+    (job_checks.contradictory_agents, (AgentKeys.area, JobKeys.area)),
+    (job_checks.unnoticed_silence, (CoordinatorKeys.area, AgentKeys.area)),
+    (job_checks.reported_problems, (AgentKeys.area,)),
     (object_checks.stuck_drops, (InboxKeys.area, CoordinatorKeys.area, AgentKeys.area)),
     (index_checks.wrong_entries, (PendingKey.area, AgentKeys.area, JobKeys.area)),
     (index_checks.wrong_child_entries, (ChildKey.area, JobKeys.area, ArchiveKeys.area)),
-    (placement_checks.missing_gang_entries, (PlacementKey.area, JobKeys.area)),
-    (placement_checks.unneeded_owner_entries, (PlacementKey.area, ReservationKeys.area, JobKeys.area)),
-    (data_checks.ownerless_work, (WorkKeys.area, JobKeys.area, ArchiveKeys.area)),
-    (data_checks.missing_log_chunks, (WorkKeys.area, JobKeys.area, ArchiveKeys.area)),
-    (data_checks.ownerless_blobs, (BlobKeys.area, PoolKeys.area, JobKeys.area, ArchiveKeys.area)),
-    (data_checks.stale_endpoints, (EndpointKey.area, JobKeys.area)),
+    (index_checks.missing_gang_entries, (PlacementKey.area, JobKeys.area)),
+    (index_checks.unneeded_owner_entries, (PlacementKey.area, ReservationKeys.area, JobKeys.area)),
+    (object_checks.ownerless_work, (WorkKeys.area, JobKeys.area, ArchiveKeys.area)),
+    (object_checks.missing_log_chunks, (WorkKeys.area, JobKeys.area, ArchiveKeys.area)),
+    (object_checks.ownerless_blobs, (BlobKeys.area, PoolKeys.area, JobKeys.area, ArchiveKeys.area)),
+    (object_checks.stale_endpoints, (EndpointKey.area, JobKeys.area)),
     (queue_checks.leftovers, (NameKeys.area, QueueKeys.area, TaskKeys.area)),
     (queue_checks.unfinished_queues, (NameKeys.area, QueueKeys.area, TaskKeys.area)),
     (queue_checks.orphan_leases, (NameKeys.area, QueueKeys.area)),

@@ -1,4 +1,4 @@
-"""Checks of the derived indexes: entries that nobody needs, and missing entries."""
+"""Checks of the derived indexes, of jobs and of placements: entries that nobody needs, and missing entries."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -8,10 +8,13 @@ from fray_coordinator.fsck.job_checks import is_orphan
 from fray_coordinator.fsck.report import BY_FSCK, BY_HAND, BY_REPAIR, BY_SWEEP, Fix, Problem, SuspectedProblem
 from fray_coordinator.fsck.snapshot import Snapshot
 from fray_coordinator.jobs.submission import create_child_entry
-from fray_coordinator.protocol.pending_index import IndexAction, action_for
+from fray_coordinator.placements.tables import record_key
+from fray_coordinator.protocol.claiming import IndexAction, action_for
+from fray_coordinator.protocol.placements.owners import GANG
+from fray_coordinator.protocol.placements.rounds import OwnerRecord, entry_of_gang, is_needed
 from fray_coordinator.protocol.transitions import is_terminal
 from fray_coordinator.store.records import record_of
-from fray_layouts.index_keys import ChildKey, PendingKey
+from fray_layouts.index_keys import ChildKey, PendingKey, PlacementKey
 from fray_layouts.object_keys import AgentKeys, JobKeys
 from fray_layouts.records import JobRecord
 
@@ -98,3 +101,29 @@ async def _create_child_entry(core: Core, key: str) -> None:
     job = record_of(await core.records.read(key, JobRecord))
     if job is not None and not is_terminal(job):
         await create_child_entry(core, job)
+
+
+def missing_gang_entries(seen: Snapshot) -> Iterator[SuspectedProblem]:
+    """Find gangs without an entry. Submitters create it before the record, and it stays until the gang has ended."""
+    entries = set(seen.keys[PlacementKey.area])
+    for job in seen.jobs.values():
+        with seen.judging(JobKeys.key(job.id)):
+            key, entry = JobKeys.key(job.id), entry_of_gang(job)
+            if entry is not None and entry.key() not in entries and (job.inbox is None or seen.is_settled(key)):
+                what = "it is a gang without an entry in placements/, so nobody gathers its members"
+                yield SuspectedProblem(Problem(key, what, BY_REPAIR), seen.versions(key))
+
+
+def unneeded_owner_entries(seen: Snapshot) -> Iterator[SuspectedProblem]:
+    """Find entries of `placements/` whose owners ended long ago or never existed."""
+    for key in seen.keys[PlacementKey.area]:
+        with seen.judging(key):
+            entry = PlacementKey.parse(key)
+            owner = record_key(entry) if entry is not None else ""
+            if entry is None or seen.is_doubtful(owner) or not seen.is_settled(owner):
+                continue
+            of_kind = seen.jobs if entry.kind == GANG else seen.reservations
+            record: OwnerRecord | None = of_kind.get(entry.owner)
+            if not is_needed(entry, record, seen.now - seen.patience, seen.settings):
+                what = "the index has an entry of an owner that has ended, or never existed"
+                yield SuspectedProblem(Problem(key, what, BY_REPAIR), seen.versions(owner))

@@ -3,17 +3,17 @@
 from collections.abc import Iterator
 from functools import partial
 
+from fray_coordinator import worker_pools
 from fray_coordinator.core import Core
 from fray_coordinator.fsck.index_checks import removal_of
 from fray_coordinator.fsck.report import BY_SWEEP, Problem, SuspectedProblem
 from fray_coordinator.fsck.snapshot import Snapshot
-from fray_coordinator.pool import worker_pools
-from fray_coordinator.protocol import queue_scan
+from fray_coordinator.protocol import queue_segments
 from fray_coordinator.protocol.queue_lease import is_complete, restored, undone_items
 from fray_coordinator.protocol.queue_segments import all_creates_landed, is_collection_overdue
 from fray_coordinator.protocol.retention import is_pool_unused
-from fray_coordinator.queue.claiming import read_segment
 from fray_coordinator.queue.collector import SWEEP_INTERVAL
+from fray_coordinator.queue.held_segment import read_segment
 from fray_coordinator.queue.open_queue import find_queue
 from fray_coordinator.reconcile.repair import POOL_SWEEP_INTERVAL
 from fray_layouts.object_keys import NameKeys
@@ -76,7 +76,7 @@ def orphan_leases(seen: Snapshot) -> Iterator[SuspectedProblem]:
     """Find leases whose segments are gone; consumers delete such leases, many at a time."""
     for queue, keys in _living(seen):
         with seen.judging(queue.settings):
-            for segment in queue_scan.parse_listing(queue, keys).orphans:
+            for segment in queue_segments.parse_listing(queue, keys).orphans:
                 key = queue.lease(segment)
                 with seen.judging(key):
                     if key in seen.stored and seen.is_settled(key) and _is_old(seen, queue, segment, seen.patience):

@@ -9,7 +9,7 @@ from typing import Any
 from fray_coordinator.concurrency import decide_each, map_noting_problems
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord, MisplacedRecord, StoreError, describe_error, is_outage
-from fray_coordinator.fsck.areas import AREAS, TOP_LEVEL, Area, DroppedFile, NameOnly
+from fray_coordinator.fsck.report import AREAS, TOP_LEVEL, Area, DroppedFile, NameOnly
 from fray_coordinator.protocol.heartbeat import paced_interval, with_bounded_interval
 from fray_coordinator.protocol.role_lease import LEASE_INTERVALS
 from fray_coordinator.reconcile.reconciler import MAX_LISTED_PER_SECOND

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord, StoreRefused, StoreUnavailable, is_outage
 from fray_coordinator.jobs import pending_index
-from fray_coordinator.jobs.cascade import child_verdict
 from fray_coordinator.jobs.lookup import live_agents, read_agents
-from fray_coordinator.protocol.cascade import ChildVerdict
+from fray_coordinator.jobs.stopping import child_verdict
 from fray_coordinator.protocol.claiming import Skip, claim, holds_attempt
-from fray_coordinator.protocol.pythons import python_shortage, some_other_has_python
+from fray_coordinator.protocol.environments import python_shortage, some_other_has_python
 from fray_coordinator.protocol.scheduling import elsewhere
+from fray_coordinator.protocol.stopping import ChildVerdict
 from fray_coordinator.protocol.transitions import is_terminal
 from fray_coordinator.store.records import Stored
 from fray_layouts.index_keys import PendingKey

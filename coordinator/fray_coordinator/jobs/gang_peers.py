@@ -10,11 +10,11 @@ from enum import Enum, auto
 from functools import partial
 from itertools import chain
 
-from fray_coordinator.backoff import backoff
+from fray_coordinator.clock import backoff
 from fray_coordinator.concurrency import map_concurrently
 from fray_coordinator.core import Core
-from fray_coordinator.jobs import gang_commit
-from fray_coordinator.jobs.gang_exits import ended_replicas
+from fray_coordinator.jobs import commit
+from fray_coordinator.jobs.commit import ended_replicas
 from fray_coordinator.protocol.heartbeat import DEATH_INTERVALS, is_fenced, with_bounded_interval
 from fray_coordinator.protocol.placements.gang_end import runs_gang
 from fray_coordinator.protocol.stopping import holders_of
@@ -72,7 +72,7 @@ class GangPeers:
         if holders_of(self.job.record) == [self.agent]:
             return
         clock, attempt = self.core.clock, self.job.record.attempt
-        spread = self.job.record.spec.replicas / gang_commit.WRITES_A_SECOND  # all members of a large gang may ask
+        spread = self.job.record.spec.replicas / commit.WRITES_A_SECOND  # all members of a large gang may ask
         begun, later = clock.boottime(), (max(pause, spread) for pause in backoff(FIRST_PAUSE, LONGEST_PAUSE))
         for pause in chain([self.core.rng.uniform(0.0, spread)], later):
             await clock.sleep(self.core.jittered(pause))
@@ -104,7 +104,7 @@ class GangPeers:
             await self._write_off(job, peer, "has died, or does not answer any more")
 
     async def _write_off(self, job: Stored[JobRecord], peer: PlacementMember, why: str = "died") -> None:
-        now = await gang_commit.end_without(self.core, job, peer.agent, why)
+        now = await commit.end_without(self.core, job, peer.agent, why)
         self._over = now is None or not runs_gang(now.record, job.record.attempt, self.agent)
 
     def _has_beaten(self, peer: AgentRecord, waited: float) -> bool:

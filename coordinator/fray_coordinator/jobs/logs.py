@@ -16,9 +16,7 @@ from fray_coordinator.concurrency import MAX_CONCURRENT_FOR_PEOPLE, map_concurre
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord
 from fray_coordinator.jobs.lookup import check_replica
-from fray_coordinator.jobs.poll_backoff import PollBackoff
-from fray_coordinator.jobs.waiting import WatchedJobs
-from fray_coordinator.jobs.waiting_reasons import ActivityReports, WaitingReasons
+from fray_coordinator.jobs.waiting import ActivityReports, PollBackoff, WaitingReasons, WatchedJobs
 from fray_coordinator.protocol.transitions import is_terminal, is_waiting
 from fray_layouts.records import JobRecord
 from fray_layouts.spec import is_gang

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from fray_coordinator.concurrency import map_concurrently, map_noting_problems
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord, JobNotFound
-from fray_coordinator.jobs.archive import archived_rows, find_record
-from fray_coordinator.jobs.mailbox import post_mail
+from fray_coordinator.jobs.job_archive import archived_rows, find_record
+from fray_coordinator.jobs.notifications import post_mail
 from fray_coordinator.protocol.heartbeat import DEATH_INTERVALS, with_bounded_interval
 from fray_coordinator.protocol.placements.owners import GANG
 from fray_coordinator.protocol.stopping import holders_of
@@ -24,7 +24,7 @@ from fray_layouts.object_keys import AgentKeys, ArchiveKeys, JobIds, JobKeys, Re
 from fray_layouts.records import AgentRecord, JobRecord, ReservationRecord, ResourceUsage, total_usage
 from fray_layouts.spec import is_gang
 from fray_layouts.states import AgentState
-from fray_layouts.wording import first_names
+from fray_layouts.units import first_names
 
 READS_OF_SILENT_AGENTS = 3
 """Reads of a record before its agent is called silent."""

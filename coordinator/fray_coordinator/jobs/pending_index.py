@@ -1,10 +1,10 @@
-"""Keeps the pending index in agreement with the records. `protocol.pending_index` decides what to do."""
+"""Keeps the pending index in agreement with the records. `protocol.claiming` decides what to do."""
 
 from fray_coordinator.core import Core
-from fray_coordinator.jobs import doorbell
+from fray_coordinator.jobs import notifications
+from fray_coordinator.protocol.claiming import IndexAction, action_for
 from fray_coordinator.protocol.commit import requeue_lost
 from fray_coordinator.protocol.heartbeat import is_fenced
-from fray_coordinator.protocol.pending_index import IndexAction, action_for
 from fray_coordinator.protocol.scheduling import entry_of
 from fray_coordinator.protocol.transitions import Status
 from fray_coordinator.store.interface import ABSENT, ANY
@@ -30,7 +30,7 @@ async def finish_requeue(core: Core, job: JobRecord, before: PendingKey | None) 
     await create_entry(core, job)
     if before is not None:
         await delete_entry(core, before)
-    await doorbell.ring(core, job.spec.pool)
+    await notifications.ring(core, job.spec.pool)
 
 
 async def requeue_if_orphaned(core: Core, known: Stored[JobRecord]) -> Stored[JobRecord] | None:

@@ -1,8 +1,12 @@
-"""Submits jobs.
+"""Submits jobs, and submits jobs that have ended again.
 
 The index entry is written first, then the record, then the doorbell. An entry without a record is ignored, and the
 repair finds a record without an entry. A child's `children/` entry is written before both, so that no child can be
 missed.
+
+A job that has ended is submitted again as a new job; `protocol.job_identity` decides which can be. The new job names
+the old one. It has no parent and no id of its submitter's own. An actor that owns its name takes the name anew, for the
+new job, so its next incarnation is the new job's.
 """
 
 import hashlib
@@ -12,15 +16,15 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from fray_coordinator.actors import naming
 from fray_coordinator.concurrency import MAX_CONCURRENT_FOR_PEOPLE, map_concurrently
 from fray_coordinator.core import Core
 from fray_coordinator.errors import ParentNotRunning
-from fray_coordinator.jobs import doorbell, pending_index, placement_index
-from fray_coordinator.jobs.archive import find_record
-from fray_coordinator.protocol import cascade
-from fray_coordinator.protocol.job_identity import identify
-from fray_coordinator.protocol.pending_index import is_created_late
-from fray_coordinator.protocol.resubmission import check_resubmission
+from fray_coordinator.jobs import notifications, pending_index
+from fray_coordinator.jobs.job_archive import find_record
+from fray_coordinator.protocol import stopping
+from fray_coordinator.protocol.claiming import is_created_late
+from fray_coordinator.protocol.job_identity import check_resubmission, identify, retry_obstacle
 from fray_coordinator.protocol.transitions import Status
 from fray_coordinator.store.interface import ABSENT
 from fray_coordinator.store.records import Stored, record_of
@@ -87,9 +91,9 @@ async def submit(
 async def ring(core: Core, jobs: Sequence[JobRecord]) -> None:
     """Ring the doorbell of each pool in which one of the jobs waits, and that of placements if one is a gang."""
     pools = {job.spec.pool for job in jobs if job.status == Status.PENDING}
-    await map_concurrently(sorted(pools), lambda pool: doorbell.ring(core, pool))
+    await map_concurrently(sorted(pools), lambda pool: notifications.ring(core, pool))
     if any(job.status == Status.GATHERING for job in jobs):
-        await placement_index.ring_bell(core)
+        await notifications.ring_placements_bell(core)
 
 
 async def running_parent(core: Core, parent: str) -> JobRecord:
@@ -159,7 +163,7 @@ def new_record(
 async def create_index_entry(core: Core, job: JobRecord, again: bool = False) -> None:
     """Create the index entry of a waiting job: gangs are found by the reconciler, other jobs by agents."""
     if is_gang(job.spec):
-        await placement_index.enter(core, job, again)
+        await notifications.enter(core, job, again)
     else:
         await pending_index.create_entry(core, job, again)
 
@@ -178,10 +182,50 @@ async def _adopt(core: Core, earlier: Stored[JobRecord], wanted: JobRecord) -> J
     """
     check_resubmission(earlier.record, wanted)
     link = wanted.parent
-    if link is None or cascade.adopted(earlier.record, link.job, link.attempt) is None:
+    if link is None or stopping.adopted(earlier.record, link.job, link.attempt) is None:
         return earlier.record
     await create_child_entry(core, wanted)
     update = await core.records.change(
-        earlier.key, JobRecord, lambda job: cascade.adopted(job, link.job, link.attempt), earlier
+        earlier.key, JobRecord, lambda job: stopping.adopted(job, link.job, link.attempt), earlier
     )
     return update.stored.record if update.stored else earlier.record
+
+
+async def retry(core: Core, jobs: Sequence[JobRecord]) -> list[JobRecord]:
+    """Submit jobs that have ended again: each as a new job that names the old one, without parent and without own id.
+
+    Raises:
+        InvalidInput: one cannot be submitted again (`retry_obstacles`); none was.
+        NameTaken: another actor has the name of one of them now; others may have been submitted.
+        StoreUnavailable: some may have been submitted.
+    """
+    for job, why in (await retry_obstacles(core, jobs)).items():
+        raise InvalidInput("job", job, why)
+    done = await map_concurrently(jobs, lambda job: _retry_one(core, job), MAX_CONCURRENT_FOR_PEOPLE)
+    await ring(core, done)
+    return done
+
+
+async def retry_obstacles(core: Core, jobs: Sequence[JobRecord]) -> dict[str, str]:
+    """By id, those of these jobs that cannot be submitted again, and why."""
+
+    async def obstacle(job: JobRecord) -> tuple[str, str]:
+        name = job.spec.actor and await naming.read_name(core, job.spec.namespace, "actor", _actor_name(job))
+        return job.id, retry_obstacle(job, name or None)
+
+    found = await map_concurrently(jobs, obstacle, MAX_CONCURRENT_FOR_PEOPLE)
+    return {job: why for job, why in found if why}
+
+
+async def _retry_one(core: Core, job: JobRecord) -> JobRecord:
+    spec, new_id = replace(job.spec, id="", parent="", detached=False), ""
+    if spec.actor:
+        new_id = JobIds.unique(spec.namespace, spec.name, core.now(), core.rng.token())
+        await naming.take_name(core, spec.namespace, "actor", _actor_name(job), new_id)
+    new = replace(new_record(core, spec, None, None, new_id), retry_of=job.id)
+    return (await submit_one(core, new)).job
+
+
+def _actor_name(job: JobRecord) -> str:
+    """The name of the actor that a job serves: the job's name without the actor's number in its group."""
+    return job.spec.name.rpartition("-")[0]

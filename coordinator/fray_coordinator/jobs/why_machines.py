@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from fray_coordinator.concurrency import map_noting_problems
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord
-from fray_coordinator.jobs.machines import read_machines, read_scaler
+from fray_coordinator.jobs.pools import read_machines, read_scaler
 from fray_coordinator.store.records import record_of
 from fray_layouts.object_keys import PoolKeys, ReservationKeys
 from fray_layouts.records import (
@@ -20,7 +20,7 @@ from fray_layouts.records import (
     ReservationRecord,
 )
 from fray_layouts.states import MachineState
-from fray_layouts.wording import first_names
+from fray_layouts.units import first_names
 
 UNATTENDED_SECONDS = 300.0
 """Seconds without a run of the scaler after which people are told; runs are far more frequent."""

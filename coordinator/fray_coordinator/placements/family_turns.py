@@ -11,9 +11,8 @@ from typing import cast
 
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord
-from fray_coordinator.jobs.cascade import child_verdict
-from fray_coordinator.placements.owner_table import OwnerTable, as_gang
-from fray_coordinator.protocol.cascade import ChildVerdict
+from fray_coordinator.jobs.stopping import child_verdict
+from fray_coordinator.placements.tables import OwnerTable, as_gang
 from fray_coordinator.protocol.placements.assignment import Assignment, assign
 from fray_coordinator.protocol.placements.families import (
     FamilyChange,
@@ -27,6 +26,7 @@ from fray_coordinator.protocol.placements.families import (
 from fray_coordinator.protocol.placements.hosts import HostView
 from fray_coordinator.protocol.placements.owners import Owner
 from fray_coordinator.protocol.placements.rounds import OwnerRecord, members_without_room, owner_of, placed
+from fray_coordinator.protocol.stopping import ChildVerdict
 from fray_coordinator.protocol.transitions import Status
 from fray_coordinator.store.records import Stored, record_of
 from fray_layouts.object_keys import JobKeys, PoolKeys

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from fray_coordinator.concurrency import map_noting_problems
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord, StoreRefused, StoreUnavailable
-from fray_coordinator.jobs.doorbell import new_bell
+from fray_coordinator.jobs.notifications import new_bell
 from fray_coordinator.store.interface import ANY
 from fray_coordinator.store.records import Stored
 from fray_layouts.object_keys import PoolKeys

@@ -13,12 +13,11 @@ import msgspec
 
 from fray_coordinator.concurrency import decide_each
 from fray_coordinator.core import Core
-from fray_coordinator.placements.agent_table import AgentTable
 from fray_coordinator.placements.family_turns import FamilyTurns
-from fray_coordinator.placements.held_reservations import HeldReservations
-from fray_coordinator.placements.owner_table import OwnerTable, as_gang
 from fray_coordinator.placements.pool_plans import PoolPlans
+from fray_coordinator.placements.reservations import HeldReservations
 from fray_coordinator.placements.start_gate import StartGate
+from fray_coordinator.placements.tables import AgentTable, OwnerTable, as_gang
 from fray_coordinator.protocol.claiming import back_off_until
 from fray_coordinator.protocol.placements.assignment import Assignment, assign
 from fray_coordinator.protocol.placements.families import families_first

@@ -11,11 +11,9 @@ from typing import NamedTuple
 
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord, StoreError, is_outage
-from fray_coordinator.jobs import cascade, stopping
-from fray_coordinator.placements.agent_table import AgentTable
-from fray_coordinator.placements.held_reservations import HeldReservations
-from fray_coordinator.placements.owner_table import OwnerTable, as_gang, as_reservation
-from fray_coordinator.protocol.cascade import ChildVerdict
+from fray_coordinator.jobs import stopping
+from fray_coordinator.placements.reservations import HeldReservations
+from fray_coordinator.placements.tables import AgentTable, OwnerTable, as_gang, as_reservation
 from fray_coordinator.protocol.claiming import expired, is_pending_too_long
 from fray_coordinator.protocol.placements.owners import owner_of_job
 from fray_coordinator.protocol.placements.rounds import (
@@ -26,6 +24,7 @@ from fray_coordinator.protocol.placements.rounds import (
     started,
     waits_for_lingering,
 )
+from fray_coordinator.protocol.stopping import ChildVerdict
 from fray_coordinator.store.records import Stored
 from fray_layouts.records import JobRecord
 
@@ -126,9 +125,9 @@ class StartGate:
         if reservation is not None:
             return ChildVerdict.STOP if await self.held.end_if_due(reservation) else ChildVerdict.KEEP
         assert gang is not None
-        verdict = await cascade.child_verdict(self.core, gang)
+        verdict = await stopping.child_verdict(self.core, gang)
         if verdict is ChildVerdict.STOP:
-            await cascade.stop_orphan(self.core, gang)
+            await stopping.stop_orphan(self.core, gang)
             self.owners.keep(gang.key, None)
         return verdict
 

@@ -5,5 +5,5 @@ what to write, and writes the answer on condition of what it read. The model tes
 functions. Every module opens with the invariant that it keeps, an unsafe sequence of events that would break it, and
 the reason why that sequence cannot happen.
 
-Read `transitions`, `claiming`, `heartbeat`, `commit`, `failure_detection` and `pending_index` first, then the rest.
+Read `transitions`, `claiming`, `heartbeat`, `commit`, and `failure_detection` first, then the rest.
 """

@@ -79,7 +79,7 @@ def requeue_lost(
     """The write that takes a RUNNING job from an agent that has lost it; None if that agent does not hold it.
 
     Args:
-        agent: it is dead or absent, or it lives and has dropped the job (`protocol.dropped_jobs`).
+        agent: it is dead or absent, or it lives and has dropped the job (`protocol.failure_detection`).
         why: what the agent did, for people.
     """
     if job.status != Status.RUNNING or job.lease is None or job.lease.agent != agent:

@@ -9,10 +9,9 @@ from fray_coordinator.concurrency import map_concurrently, map_noting_problems
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord
 from fray_coordinator.protocol import queue_lease as rules
-from fray_coordinator.protocol.queue_scan import parse_listing
-from fray_coordinator.queue.claiming import read_segment
+from fray_coordinator.protocol.queue_segments import parse_listing
 from fray_coordinator.queue.delivery import EncodedItem
-from fray_coordinator.queue.held_segment import HeldSegment
+from fray_coordinator.queue.held_segment import HeldSegment, read_segment
 from fray_coordinator.queue.open_queue import OpenQueue
 from fray_coordinator.store.records import Stored
 from fray_layouts.object_keys import NameKeys

@@ -12,8 +12,7 @@ from functools import partial
 
 from fray_coordinator.concurrency import map_concurrently
 from fray_coordinator.protocol import queue_lease as rules
-from fray_coordinator.queue.claiming import ClaimLost, claim, take_over
-from fray_coordinator.queue.held_segment import HeldSegment
+from fray_coordinator.queue.held_segment import ClaimLost, HeldSegment, claim, take_over
 from fray_coordinator.queue.open_queue import OpenQueue
 from fray_coordinator.store.records import Stored
 from fray_layouts.errors import FrayError

@@ -18,8 +18,7 @@ from fray_coordinator.protocol.queue_segments import (
     is_collection_overdue,
     last_create,
 )
-from fray_coordinator.queue.claiming import content_of, discard_lease
-from fray_coordinator.queue.held_segment import HeldSegment
+from fray_coordinator.queue.held_segment import HeldSegment, content_of, discard_lease
 from fray_coordinator.queue.open_queue import OpenQueue
 from fray_coordinator.store.interface import NameAbsent, Object
 from fray_coordinator.store.records import Stored

@@ -10,21 +10,18 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 
-from fray_coordinator.background import start_task
-from fray_coordinator.backoff import backoff
-from fray_coordinator.concurrency import map_concurrently
+from fray_coordinator.clock import backoff
+from fray_coordinator.concurrency import map_concurrently, start_task
 from fray_coordinator.errors import StoreUnavailable
-from fray_coordinator.protocol import queue_lease as rules, queue_scan as scan
+from fray_coordinator.protocol import queue_lease as rules, queue_segments as scan
 from fray_coordinator.queue.cancelling import ItemCanceller, NoteCancelled
 from fray_coordinator.queue.collector import Collector
 from fray_coordinator.queue.dead_letters import DeadLetterWriter
-from fray_coordinator.queue.delivery import Delivery, take_or_return
+from fray_coordinator.queue.delivery import Delivery, LeaseLost, UnknownLease, take_or_return
 from fray_coordinator.queue.doorbell import QueueDoorbell
-from fray_coordinator.queue.errors import LeaseLost, UnknownLease
-from fray_coordinator.queue.held_segment import HeldSegment, OutItem
+from fray_coordinator.queue.held_segment import HeldSegment, OutItem, PoisonIsolation
 from fray_coordinator.queue.held_segments import HeldSegments
 from fray_coordinator.queue.open_queue import OpenQueue
-from fray_coordinator.queue.poison_isolation import PoisonIsolation
 from fray_coordinator.queue.scanner import SegmentScanner
 from fray_layouts.errors import FrayError
 from fray_layouts.queue_keys import ItemPlace

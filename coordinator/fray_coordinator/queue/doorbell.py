@@ -7,7 +7,7 @@ found at most one repair interval later.
 import asyncio
 import logging
 
-from fray_coordinator.background import start_task
+from fray_coordinator.concurrency import start_task
 from fray_coordinator.errors import BadRecord, StoreError
 from fray_coordinator.queue.open_queue import OpenQueue
 from fray_coordinator.store.interface import ANY, NAME_WRITE_INTERVAL, NotModified

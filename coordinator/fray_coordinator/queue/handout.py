@@ -15,15 +15,13 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
-from fray_coordinator.background import start_task
-from fray_coordinator.backoff import STORE_PAUSES, backoff
-from fray_coordinator.clock import Clock
+from fray_coordinator.clock import STORE_PAUSES, Clock, backoff
+from fray_coordinator.concurrency import start_task
 from fray_coordinator.protocol import queue_lease as rules
 from fray_coordinator.queue.consumer import Consumer
-from fray_coordinator.queue.delivery import Delivery
-from fray_coordinator.queue.errors import UnknownLease
+from fray_coordinator.queue.delivery import Delivery, UnknownLease
+from fray_coordinator.queue.held_segment import PoisonIsolation
 from fray_coordinator.queue.open_queue import OpenQueue
-from fray_coordinator.queue.poison_isolation import PoisonIsolation
 from fray_layouts.errors import FrayError
 
 ACKNOWLEDGE_WITHIN, LOCAL_ACKNOWLEDGE_WITHIN = 1.0, 0.02

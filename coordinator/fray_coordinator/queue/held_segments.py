@@ -8,11 +8,9 @@ from functools import partial
 from heapq import heappop, heappush
 
 from fray_coordinator.concurrency import map_concurrently
-from fray_coordinator.queue.delivery import Delivery
-from fray_coordinator.queue.errors import LeaseLost, UnknownLease
-from fray_coordinator.queue.held_segment import HeldSegment, Instant, OutItem
+from fray_coordinator.queue.delivery import Delivery, LeaseLost, UnknownLease
+from fray_coordinator.queue.held_segment import HeldSegment, Instant, OutItem, PoisonIsolation
 from fray_coordinator.queue.open_queue import OpenQueue
-from fray_coordinator.queue.poison_isolation import PoisonIsolation
 from fray_coordinator.queue.receipts import MAX_RECEIPT_SEGMENTS
 from fray_layouts.errors import FrayError
 

@@ -10,8 +10,7 @@ from functools import cache
 from fray_coordinator.clock import Clock, RandomSource, SystemClock, system_random
 from fray_coordinator.core import LOCAL_SETTINGS, Core, core_on
 from fray_coordinator.errors import BadRecord, RootMismatch
-from fray_coordinator.queue.finished_log import FinishedLog
-from fray_coordinator.queue.receipts import ReceiptLog
+from fray_coordinator.queue.receipts import FinishedLog, ReceiptLog
 from fray_coordinator.store.opening import open_store
 from fray_coordinator.store.records import Records
 from fray_coordinator.store.store import Store

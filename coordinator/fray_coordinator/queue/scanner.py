@@ -15,22 +15,21 @@ from contextlib import suppress
 
 from fray_coordinator.concurrency import map_concurrently
 from fray_coordinator.errors import BadRecord, StoreUnavailable, is_outage
-from fray_coordinator.protocol import queue_lease as rules, queue_scan as scan
+from fray_coordinator.protocol import queue_lease as rules, queue_segments as scan
 from fray_coordinator.protocol.queue_segments import CLOCK_MARGIN
-from fray_coordinator.queue.claiming import ClaimLost, claim, claim_batch, take_over
 from fray_coordinator.queue.collector import Collector
-from fray_coordinator.queue.contention import Contention
-from fray_coordinator.queue.doorbell import QueueDoorbell
-from fray_coordinator.queue.held_segment import HeldSegment
-from fray_coordinator.queue.open_queue import OpenQueue
-from fray_coordinator.queue.watched_leases import (
+from fray_coordinator.queue.contention import (
     BEHIND_ALL,
     FIRST_READ_DELAY,
     MAX_LEASE_READS,
+    Contention,
     WatchedLease,
     WatchedLeases,
     first_read_at,
 )
+from fray_coordinator.queue.doorbell import QueueDoorbell
+from fray_coordinator.queue.held_segment import ClaimLost, HeldSegment, claim, claim_batch, take_over
+from fray_coordinator.queue.open_queue import OpenQueue
 from fray_coordinator.store.interface import NAME_WRITE_INTERVAL, ROWS_PER_REQUEST
 from fray_coordinator.store.records import Stored
 from fray_layouts.queue_keys import SegmentName

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable
 
 from fray_coordinator.protocol import queue_lease as rules
-from fray_coordinator.queue.errors import LeaseLost
+from fray_coordinator.queue.delivery import LeaseLost
 from fray_coordinator.queue.open_queue import OpenQueue
 from fray_coordinator.store.interface import NAME_WRITE_INTERVAL
 from fray_coordinator.store.records import Stored

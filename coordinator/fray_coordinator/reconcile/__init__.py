@@ -4,6 +4,6 @@ Each agent calls `Reconciler.try_pass` every pass interval, and the agent that h
 coordinate` and `fray fsck --repair` run parts of it. All of it may run twice at once, because each write is
 conditional.
 
-Read in this order: `reconciler` with `background_work`, `failure_detector`, `reaper`, `admission`, `repair` with
-`job_table`, then the modules that remember state between passes.
+A pass goes through these modules in this order: `reconciler` with `background_work`, `failure_detector`, `reaper`,
+`admission`, `repair` with `job_table`, `placement_repair` and `removal`.
 """

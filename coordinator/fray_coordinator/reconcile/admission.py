@@ -1,6 +1,6 @@
 """Admits the inbox: dropped files become jobs, or are rejected with the reason beside them.
 
-`protocol.admission` has the decisions. This module remembers what must be seen twice: a file that does not parse may
+`protocol.job_identity` has the decisions. This module remembers what must be seen twice: a file that does not parse may
 still be incomplete, so it is rejected only after it was unchanged in two reads. One run handles every file that was
 there when it began, so every file has its turn, however many are dropped.
 """
@@ -12,25 +12,29 @@ import msgspec
 from fray_coordinator.concurrency import map_noting_problems
 from fray_coordinator.core import Core
 from fray_coordinator.errors import ParentNotRunning, ParentWaits, ReservationNotFound
-from fray_coordinator.jobs import doorbell, pending_index, placement_index
-from fray_coordinator.jobs.archive import find_archived, find_record
+from fray_coordinator.jobs import notifications, pending_index
+from fray_coordinator.jobs.job_archive import find_archived, find_record
 from fray_coordinator.jobs.submission import create_child_entry, not_running
-from fray_coordinator.placements.routing import ReservationRouter
-from fray_coordinator.protocol.admission import ParentVerdict, admit_or_withdraw, judge_parent, record_of_drop
-from fray_coordinator.protocol.resubmission import check_resubmission
+from fray_coordinator.placements.launching import ReservationRouter
+from fray_coordinator.protocol.job_identity import (
+    ParentVerdict,
+    admit_or_withdraw,
+    check_resubmission,
+    judge_parent,
+    record_of_drop,
+)
 from fray_coordinator.protocol.retention import retention_seconds
 from fray_coordinator.protocol.transitions import Status
 from fray_coordinator.store.interface import ABSENT, Object
 from fray_coordinator.store.paging import list_pages
 from fray_coordinator.store.records import Stored, record_of
 from fray_layouts.errors import InvalidInput, Malformed
-from fray_layouts.inbox_keys import InboxKeys
 from fray_layouts.object_keys import JobKeys
 from fray_layouts.parsing import parse_json
 from fray_layouts.records import JobRecord, ParentLink, Rejection, ancestors_of_child
 from fray_layouts.spec import JobSpec
-from fray_layouts.spec_checks import check_whole_slices
-from fray_layouts.spec_parsing import parse_spec
+from fray_layouts.spec_parsing import check_whole_slices, parse_spec
+from fray_layouts.work_keys import InboxKeys
 
 MAX_CONCURRENT_FILES, MAX_CONCURRENT_LOCAL_FILES = 16, 2
 """Files that are handled at a time. Few threads read and write local files, and heartbeats need them too."""
@@ -133,10 +137,10 @@ class Admission:
             return
         if settled.status == Status.PENDING:
             await pending_index.create_entry(self.core, settled)
-            await doorbell.ring(self.core, settled.spec.pool)
+            await notifications.ring(self.core, settled.spec.pool)
         elif settled.status == Status.GATHERING:
-            await placement_index.enter(self.core, settled)
-            await placement_index.ring_bell(self.core)
+            await notifications.enter(self.core, settled)
+            await notifications.ring_placements_bell(self.core)
         if version == origin.version:
             await self._take_away(origin.current_key, origin.version)
 

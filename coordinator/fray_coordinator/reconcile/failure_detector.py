@@ -24,7 +24,7 @@ from fray_coordinator.protocol.retention import removable_agents
 from fray_coordinator.protocol.scheduling import free_slots
 from fray_coordinator.reconcile import reaper
 from fray_coordinator.reconcile.background_work import BackgroundWork
-from fray_coordinator.reconcile.unreadable_records import UnreadableRecords
+from fray_coordinator.reconcile.record_cache import UnreadableRecords
 from fray_coordinator.store.interface import Listed
 from fray_coordinator.store.paging import list_pages
 from fray_coordinator.store.records import Stored

@@ -1,13 +1,40 @@
-"""Reaps dead agents: requeues every job that the agent's record lists, and only then marks the record reaped."""
+"""Requeues the jobs of lost holders: dead agents, agents without a readable record, and agents that dropped them.
+
+Every job that a dead agent's record lists is requeued; only then the record is marked reaped.
+
+Agents that hold jobs, by the jobs' records, but whose own records cannot be read:
+
+**Invariant.** The jobs that such an agent holds end with it, or are requeued.
+
+**Unsafe sequence.** A job is requeued because its holder's record is garbage, while the holder still runs it. Or the
+record is repaired, and the holder, which had only missed a beat, continues with the new record.
+
+**Why this cannot happen.** An agent that cannot read its own record cannot beat, so its trust runs out and it ends.
+Only after that is its record replaced by a dead agent's, on condition of the version that has been there since. After
+that replacement no beat of the agent can be applied.
+
+Running jobs that their live holders did not list are remembered from one repair to the next.
+`protocol.failure_detection` decides when such a job counts as dropped.
+"""
+
+from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
 from fray_coordinator.concurrency import map_noting_problems
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord
-from fray_coordinator.jobs import gang_commit, pending_index
-from fray_coordinator.protocol.failure_detection import declare_dead, needs_reaping
+from fray_coordinator.jobs import commit, pending_index
+from fray_coordinator.protocol.failure_detection import (
+    MissedJob,
+    declare_dead,
+    is_dropped,
+    is_lost,
+    lost_agent,
+    needs_reaping,
+)
 from fray_coordinator.protocol.transitions import Status
+from fray_coordinator.store.interface import Object
 from fray_coordinator.store.records import Stored
 from fray_layouts.object_keys import AgentKeys, JobKeys
 from fray_layouts.records import AgentRecord, JobRecord
@@ -54,7 +81,7 @@ async def _requeue_job(core: Core, job_id: str, dead: str) -> None:
     """
     job = await core.records.read(JobKeys.key(job_id), JobRecord)
     if job is not None and is_gang(job.record.spec):
-        await gang_commit.end_without(core, job, dead)
+        await commit.end_without(core, job, dead)
         return
     now = await pending_index.requeue_lost_job(core, job, dead) if job is not None else None
     if now is not None and now.record.status == Status.PENDING:
@@ -64,3 +91,53 @@ async def _requeue_job(core: Core, job_id: str, dead: str) -> None:
 def _summarize(problems: dict[str, str]) -> str:
     first, *more = problems.values()
     return f"{first}; and {len(more)} more of its jobs" if more else first
+
+
+@dataclass(slots=True)
+class UnreadableHolders:
+    """Remembers unreadable holders: by key, the present version, and the boot time since when it is there."""
+
+    core: Core
+    _seen: dict[str, tuple[str, float]] = field(default_factory=dict)
+    _before: dict[str, tuple[str, float]] = field(default_factory=dict)
+
+    def start_run(self) -> None:
+        """Start a run of the repair; forget holders that the previous run did not meet."""
+        self._before, self._seen = self._seen, {}
+
+    async def check(self, agent: str) -> None:
+        """Read the agent's record again, and write the agent off if the record has not changed for long enough."""
+        key = AgentKeys.key(agent)
+        present, now = await self.core.store.get(key, one_of_many=True), self.core.clock.boottime()
+        if present is None:
+            return
+        version, since = self._before.get(key, ("", now))
+        self._seen[key] = first = (present.version, since if version == present.version else now)
+        if is_lost(now - first[1], self.core.settings):
+            await write_off(self.core, agent, present)
+
+
+async def write_off(core: Core, agent: str, present: Object) -> None:
+    """Replace the agent's unreadable record by that of a dead agent, unless it has changed."""
+    await core.records.put(AgentKeys.key(agent), lost_agent(agent), present.version)
+
+
+@dataclass(slots=True)
+class MissedJobs:
+    """The sightings of this repair and of the previous one, by the ids of job and holder."""
+
+    _missed: dict[tuple[str, str], MissedJob] = field(default_factory=dict)
+    _before: dict[tuple[str, str], MissedJob] = field(default_factory=dict)
+
+    def start_run(self) -> None:
+        """Start a repair."""
+        self._before, self._missed = self._missed, {}
+
+    def is_dropped(self, job: str, version: str, holder: AgentRecord) -> bool:
+        """Whether the holder, read after this version of the job, has dropped it; if not yet, remember the sighting."""
+        place, last = (job, holder.id), MissedJob(version, holder.beat)
+        first = self._before.get(place, last)
+        if is_dropped(first, last):
+            return True
+        self._missed[place] = first if first.version == version else last
+        return False

@@ -14,9 +14,9 @@ from msgspec.structs import replace
 
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord, StoreError, StoreUnavailable, describe_error, is_outage
-from fray_coordinator.jobs import placement_index
+from fray_coordinator.jobs import notifications
 from fray_coordinator.placements.scheduler import PlacementScheduler
-from fray_coordinator.protocol import reconciler_lease, role_lease
+from fray_coordinator.protocol import role_lease
 from fray_coordinator.protocol.failure_detection import MAX_GAP_INTERVALS, merge_suspects
 from fray_coordinator.protocol.heartbeat import paced_interval, with_bounded_interval
 from fray_coordinator.reconcile import reaper
@@ -26,10 +26,10 @@ from fray_coordinator.reconcile.failure_detector import UNREAD_AGENTS, FailureDe
 from fray_coordinator.reconcile.repair import Repair
 from fray_coordinator.role_election import RoleElection
 from fray_coordinator.store.records import Stored, record_of
-from fray_layouts.inbox_keys import InboxKeys
 from fray_layouts.index_keys import PendingKey
 from fray_layouts.object_keys import AgentKeys, ArchiveKeys, CoordinatorKeys, JobKeys
 from fray_layouts.records import AgentRecord, HintEndpoint, ReconcilerRecord, Suspect
+from fray_layouts.work_keys import InboxKeys
 
 MAX_LISTED_PER_SECOND = 2000.0
 """Average number of job keys that the repairs list per second: a listing of a million jobs is a thousand paid
@@ -76,7 +76,7 @@ class Reconciler:
             CoordinatorKeys.reconciler,
             ReconcilerRecord,
             self.identity,
-            lambda lease: reconciler_lease.promised_interval(lease, self.core.settings),
+            lambda lease: role_lease.promised_interval(lease, self.core.settings),
         )
         self.detector = FailureDetector(self.core, self._background)
         self.admission = Admission(self.core)
@@ -101,7 +101,7 @@ class Reconciler:
     @property
     def pass_due_in(self) -> float:
         """Seconds from one look at the lease, or from the start of one pass, to the next."""
-        return reconciler_lease.promised_interval(self._role.record, self.core.settings)
+        return role_lease.promised_interval(self._role.record, self.core.settings)
 
     @property
     def is_quiet(self) -> bool:
@@ -186,7 +186,7 @@ class Reconciler:
             return
         alive = set(self.detector.watched())
         await self._role.update(
-            lambda now: reconciler_lease.after_run_without_lease(now or ReconcilerRecord(), suspects, alive)
+            lambda now: role_lease.after_run_without_lease(now or ReconcilerRecord(), suspects, alive)
         )
 
     async def end_quiet(self) -> None:
@@ -199,8 +199,8 @@ class Reconciler:
             return
         if not self.holds_lease:
             lease = record_of(await self.core.records.read(CoordinatorKeys.reconciler, ReconcilerRecord))
-            if lease is not None and reconciler_lease.is_quiet(lease, self.core.settings):
-                await placement_index.ring_bell(self.core)
+            if lease is not None and role_lease.is_quiet(lease, self.core.settings):
+                await notifications.ring_placements_bell(self.core)
         elif self.is_quiet:
             await self._role.renew(lambda now: replace(self._renewed(now), interval=0.0))
 
@@ -212,7 +212,7 @@ class Reconciler:
         if not self._role.may_take() and not await self._is_outdated():
             return False
         found = self._role.record
-        suspects = reconciler_lease.inherited_suspects(found, self._role.age, await self._old_holder(found.holder))
+        suspects = role_lease.inherited_suspects(found, self._role.age, await self._old_holder(found.holder))
         wanted = replace(
             found,
             holder=self.identity,
@@ -228,7 +228,7 @@ class Reconciler:
         holder = self._role.record.holder
         if self._judged[0] != holder:
             agent = await self._old_holder(holder)
-            self._judged = holder, agent is not None and reconciler_lease.is_outdated(agent)
+            self._judged = holder, agent is not None and role_lease.is_outdated(agent)
         return self._judged[1]
 
     async def _old_holder(self, name: str) -> AgentRecord | None:
@@ -249,7 +249,7 @@ class Reconciler:
         if await self._role.renew_during(self._observe_agents(last.suspects), self._renewed) is None:
             return False
         self._has_observed = True
-        if reconciler_lease.is_quiet(last, self.core.settings):
+        if role_lease.is_quiet(last, self.core.settings):
             self._quiet_until = self.core.now()
         self._wants_repair |= self.detector.someone_died
         self.detector.someone_died = False
@@ -304,7 +304,7 @@ class Reconciler:
         if self._wants_repair:
             interval = 0.0
         elif self.is_quiet:
-            interval *= reconciler_lease.QUIET_INTERVALS
+            interval *= role_lease.QUIET_INTERVALS
         else:
             last = max(last, self._quiet_until)
         return self.core.now() - last >= paced_interval(interval, self.repair.size, MAX_LISTED_PER_SECOND)
@@ -325,7 +325,7 @@ class Reconciler:
         self._repaired_at = started
 
     def _renewed(self, now: ReconcilerRecord) -> ReconcilerRecord:
-        return reconciler_lease.renewed(now, self.identity, self.own_beat())
+        return role_lease.renewed(now, self.identity, self.own_beat())
 
     def _with_findings(self, now: ReconcilerRecord) -> ReconcilerRecord:
         """The renewed lease, with the findings of this pass."""
@@ -333,7 +333,7 @@ class Reconciler:
         if not self.detector.complete:  # for unread agents, keep what the last holder found
             suspects, pools = merge_suspects(suspects, now.suspects), now.pools
         agents = [agent.record for agent in self.detector.watched().values()]
-        interval = reconciler_lease.next_pass_in(agents, self._nothing_to_do(), self.core.settings)
-        return reconciler_lease.after_pass(
+        interval = role_lease.next_pass_in(agents, self._nothing_to_do(), self.core.settings)
+        return role_lease.after_pass(
             now, self.identity, beat, suspects, pools, self.problems, self._repaired_at, interval
         )

@@ -1,17 +1,42 @@
-"""A cache of the records in one folder, for parts of the repair that look at all of them each time."""
+"""Caches of what passes have read: the records of one folder, and objects without a record."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from fray_coordinator.concurrency import map_noting_problems
 from fray_coordinator.core import Core
-from fray_coordinator.reconcile.unreadable_records import UnreadableRecords
+from fray_coordinator.errors import BadRecord, describe_error
 from fray_coordinator.store.interface import Listed
-from fray_coordinator.store.records import Stored
+from fray_coordinator.store.records import Records, Stored
 from fray_layouts.records import Record
 
 R = TypeVar("R", bound=Record)
+
+
+@dataclass(slots=True)
+class UnreadableRecords:
+    """The unreadable records of one folder: by key, the version and the error."""
+
+    _known: dict[str, tuple[str | None, str]] = field(default_factory=dict)
+
+    def sift(self, rows: Iterable[Listed], problems: dict[str, str]) -> list[Listed]:
+        """The rows of a whole listing, with versions, that may hold a record; `problems` receives the others."""
+        rows = list(rows)
+        before, self._known = self._known, {}
+        for row in rows:
+            if (known := before.get(row.key)) is not None and known[0] == row.version:
+                self._known[row.key] = known
+                problems[row.key] = known[1]
+        return [row for row in rows if row.key not in self._known]
+
+    async def read(self, records: Records, row: Listed, kind: type[R]) -> Stored[R] | None:
+        """Read the record of a row; None if absent. Raises BadRecord, and remembers the version."""
+        try:
+            return await records.read(row.key, kind, one_of_many=True)
+        except BadRecord as error:
+            self._known[row.key] = (row.version, describe_error(error))
+            raise
 
 
 @dataclass(slots=True)

@@ -8,29 +8,23 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from fray_coordinator import worker_pools
 from fray_coordinator.concurrency import map_noting_problems
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord
-from fray_coordinator.jobs import cascade, doorbell, pending_index, pool_environments, stopping
-from fray_coordinator.pool import worker_pools
-from fray_coordinator.protocol.archiving import may_archive
-from fray_coordinator.protocol.cascade import ChildVerdict
+from fray_coordinator.jobs import notifications, pending_index, pools, stopping
 from fray_coordinator.protocol.claiming import WAITING_TO_START, expired
-from fray_coordinator.protocol.dropped_jobs import is_unlisted
+from fray_coordinator.protocol.failure_detection import is_unlisted
 from fray_coordinator.protocol.heartbeat import with_bounded_interval
-from fray_coordinator.protocol.retention import oldest_kept_month
+from fray_coordinator.protocol.retention import may_archive, oldest_kept_month
+from fray_coordinator.protocol.stopping import ChildVerdict
 from fray_coordinator.protocol.transitions import Status
 from fray_coordinator.reconcile import removal
 from fray_coordinator.reconcile.admission import Admission
-from fray_coordinator.reconcile.archive_keeper import ArchiveKeeper
-from fray_coordinator.reconcile.gang_repair import GangRepair
-from fray_coordinator.reconcile.job_summary import OpenJob
-from fray_coordinator.reconcile.job_table import JobTable
-from fray_coordinator.reconcile.missed_jobs import MissedJobs
-from fray_coordinator.reconcile.placement_repair import repair_entries
-from fray_coordinator.reconcile.removal import StaleEndpoints
-from fray_coordinator.reconcile.reservation_repair import JobInside, ReservationRepair
-from fray_coordinator.reconcile.unreadable_holders import UnreadableHolders
+from fray_coordinator.reconcile.job_table import JobTable, OpenJob
+from fray_coordinator.reconcile.placement_repair import GangRepair, JobInside, ReservationRepair, repair_entries
+from fray_coordinator.reconcile.reaper import MissedJobs, UnreadableHolders
+from fray_coordinator.reconcile.removal import ArchiveKeeper, StaleEndpoints
 from fray_coordinator.store.interface import ROWS_PER_REQUEST
 from fray_coordinator.store.records import Stored, record_of
 from fray_layouts.index_keys import ChildKey, PendingKey, PlacementKey
@@ -109,7 +103,7 @@ class Repair:
         entries = [entry for entry in (PendingKey.parse(row.key) for row in rows) if entry is not None]
         self.found_nothing_open &= not entries
         for pool in sorted({entry.pool for entry in entries}):
-            await doorbell.ring(self.core, pool)
+            await notifications.ring(self.core, pool)
 
     async def _repair_index(self, live: Mapping[str, Stored[AgentRecord]]) -> None:
         entries = {row.key for row in await self.core.store.list(PendingKey.area)}
@@ -138,7 +132,7 @@ class Repair:
         """Stop the children whose parents have ended, and let the archive take the jobs that ended long ago."""
         children = [c for c in (ChildKey.parse(row.key) for row in await self.core.store.list(ChildKey.area)) if c]
         parents = {child.parent for child in children if self._may_need_cascade(child)}
-        await self._each(sorted(parents), lambda parent: cascade.stop_children(self.core, parent), ChildKey.prefix)
+        await self._each(sorted(parents), lambda parent: stopping.stop_children(self.core, parent), ChildKey.prefix)
         with_children = {child.parent for child in children} | self._jobs.parents()
         if not self._jobs.may_lack_children():
             now, ended = self.core.now(), self._jobs.ended.items()
@@ -153,7 +147,7 @@ class Repair:
         elif status in WAITING_TO_START and self.core.now() > known.waits_until:
             await stopping.stop_if(self.core, key, lambda job: expired(job, self.core.now()))
         elif await self._outlived_its_parent(key, known):
-            await self._with(key, lambda job: cascade.stop_orphan(self.core, job))
+            await self._with(key, lambda job: stopping.stop_orphan(self.core, job))
         elif status == Status.PENDING and known.entry_key(job_id) not in entries:
             await self._enter_if_missing(key, known)
         elif status == Status.RUNNING and holder:
@@ -204,7 +198,7 @@ class Repair:
         job = record_of(await self.core.records.read(key, JobRecord, one_of_many=True))
         if job is not None and job.status == Status.PENDING and job.attempt == known.shared.attempt:
             await pending_index.create_entry(self.core, job)
-            await doorbell.ring(self.core, job.spec.pool)
+            await notifications.ring(self.core, job.spec.pool)
 
     async def _outlived_its_parent(self, key: str, known: OpenJob) -> bool:
         of = known.shared
@@ -212,7 +206,7 @@ class Repair:
             return False
         child = await self.core.records.read(key, JobRecord, one_of_many=True)
         try:
-            return child is not None and await cascade.child_verdict(self.core, child) is ChildVerdict.STOP
+            return child is not None and await stopping.child_verdict(self.core, child) is ChildVerdict.STOP
         except BadRecord:  # the parent's; it is reported under its own key, and the child may still need other repairs
             return False
 
@@ -240,7 +234,7 @@ class Repair:
         since = oldest_kept_month(self.core.now(), self.core.settings)
         if since == self._blobs_swept_until or self._problems:
             return
-        used = await pool_environments.blobs_of_pools(self.core, self._problems)
+        used = await pools.blobs_of_pools(self.core, self._problems)
         if self._problems:
             return
         await removal.remove_blobs(self.core, used | self._jobs.blobs(), since, self._problems)

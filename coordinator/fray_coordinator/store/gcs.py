@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote, unquote, urlencode
 
 from fray_coordinator.clock import Clock
-from fray_coordinator.per_loop import PerLoop
+from fray_coordinator.per_process import PerLoop
 from fray_coordinator.store.buckets import (
     BucketSettings,
     Location,
@@ -24,13 +24,12 @@ from fray_coordinator.store.buckets import (
     no_such_bucket,
     parsing_answer,
 )
-from fray_coordinator.store.gcs_credentials import find_credentials
-from fray_coordinator.store.gcs_token import AccessToken
-from fray_coordinator.store.http_client import ANSWER_TIMEOUT, open_client
-from fray_coordinator.store.http_connection import HttpAnswer
+from fray_coordinator.store.gcs_credentials import AccessToken, find_credentials
+from fray_coordinator.store.http_client import ANSWER_TIMEOUT, HttpAnswer, open_client
 from fray_coordinator.store.interface import (
     ABSENT,
     ANY,
+    MAX_RECORD_BYTES,
     NOT_MODIFIED,
     ROWS_PER_REQUEST,
     Applied,
@@ -44,10 +43,10 @@ from fray_coordinator.store.interface import (
     Refused,
     Unknown,
     Version,
+    max_bytes,
 )
-from fray_coordinator.store.key_rules import MAX_RECORD_BYTES, max_bytes
-from fray_coordinator.variables import read_variable
 from fray_layouts.parsing import parse_json
+from fray_runtime.variables import read_variable
 
 RIGHTS = {
     "GET": "storage.objects.get",

@@ -1,13 +1,17 @@
-"""Finds the credentials for GCS, and sends the requests to token servers.
+"""Credentials and access tokens for GCS; a thread renews the token ahead of time.
 
-google-auth does both, but its own transport is not used, because importing that takes as long as everything else needed
-for a token.
+google-auth finds the credentials and asks token servers, but its own transport is not used, because importing that
+takes as long as everything else needed for a token.
+
+google-auth itself renews a token within the request that finds it expired. Then the event loop would block while a
+token server is slow, and a request would fail if that server is down although the token is valid for minutes.
 """
 
 import asyncio
 import json
 import os
 from collections.abc import Iterator, Mapping
+from datetime import UTC
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +20,11 @@ import google.auth.exceptions
 import google.auth.transport
 from google.auth.credentials import Credentials
 
-from fray_coordinator.store.http_client import ANSWER_TIMEOUT, HttpClient
-from fray_coordinator.store.http_connection import HttpAnswer
+from fray_coordinator.clock import Clock
+from fray_coordinator.store.http_client import ANSWER_TIMEOUT, HttpAnswer, HttpClient
 from fray_coordinator.store.interface import AttemptFailed, NotApplied, Refused
-from fray_coordinator.variables import check_for_libraries, read_variable
 from fray_layouts.errors import InvalidInput
+from fray_runtime.variables import check_for_libraries, read_variable
 
 SCOPE = "https://www.googleapis.com/auth/devstorage.full_control"
 """The scope of tokens: objects, and the settings of buckets, which `fray doctor` reads."""
@@ -120,3 +124,67 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
+
+
+RENEW_AHEAD_SECONDS = 240.0
+"""Remaining seconds at which a token is renewed; Compute Engine has no new token before five minutes are left."""
+
+RENEWAL_SPACING = 15.0
+"""Seconds between two attempts to renew a token that is still valid."""
+
+MIN_SECONDS_LEFT = 5.0
+"""Remaining seconds at which a token is no longer sent, because it might have expired when it arrives."""
+
+
+class AccessToken:
+    """The access token of one event loop."""
+
+    def __init__(self, credentials: Credentials, clock: Clock) -> None:
+        self._credentials = credentials
+        self._clock = clock
+        self._renewing: asyncio.Task[None] | None = None
+        self._renew_at = float("-inf")
+        self._refused: str | None = None
+
+    async def apply(self, headers: dict[str, str]) -> None:
+        """Put the token into a request's headers; waits for a new token only if this one is not valid.
+
+        Raises:
+            NotApplied: the token server does not answer.
+            Refused: it gives no token.
+        """
+        refused = self._refused is not None and self._refused == self._credentials.token
+        left = 0.0 if refused else self._seconds_left()
+        if left < RENEW_AHEAD_SECONDS:
+            self._renew(at_once=left < MIN_SECONDS_LEFT and not refused)
+        if left < MIN_SECONDS_LEFT and self._renewing is not None:
+            # Shielded: a cancelled or timed-out caller must not cancel the renewal for the others that wait for it.
+            await asyncio.shield(self._renewing)
+        self._credentials.apply(headers)  # type: ignore[no-untyped-call]
+
+    def refused(self) -> None:
+        """Note that the storage rejected the token; the next request gets another one, if there is one."""
+        self._refused = self._credentials.token
+
+    def _renew(self, at_once: bool) -> None:
+        now = self._clock.boottime()
+        if self._renewing is not None and not self._renewing.done():
+            return
+        if at_once or now >= self._renew_at:
+            self._renew_at = now + RENEWAL_SPACING
+            self._renewing = asyncio.ensure_future(asyncio.to_thread(self._fetch))
+            self._renewing.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    def _fetch(self) -> None:
+        try:
+            self._credentials.refresh(TokenTransport())  # type: ignore[no-untyped-call]
+        except Exception as error:
+            raise token_failure(error) from error
+
+    def _seconds_left(self) -> float:
+        if self._credentials.token is None:
+            return 0.0
+        expiry = self._credentials.expiry
+        if expiry is None:
+            return float("inf")
+        return float(expiry.replace(tzinfo=UTC).timestamp() - self._clock.wall())

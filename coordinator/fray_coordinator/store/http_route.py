@@ -12,8 +12,8 @@ from functools import cache
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from fray_coordinator.store.interface import Refused
-from fray_coordinator.variables import read_variable
 from fray_layouts.errors import InvalidInput
+from fray_runtime.variables import read_variable
 
 BUNDLE_VARIABLES = ("AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
 """Variables that name files with further certificate authorities."""

@@ -23,12 +23,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from fray_coordinator.clock import Clock
-from fray_coordinator.store.disk_room import FULL_REMEDY
 from fray_coordinator.store.file_batches import FileBatches
-from fray_coordinator.store.file_listing import list_rows, unreadable_files
 from fray_coordinator.store.file_locks import FileLocks, LockHolder, lock_holders
-from fray_coordinator.store.file_objects import FileObjects
-from fray_coordinator.store.file_tree import FileTree
+from fray_coordinator.store.file_objects import FileObjects, list_rows, unreadable_files
+from fray_coordinator.store.file_tree import FULL_REMEDY, FileTree
 from fray_coordinator.store.interface import (
     ABSENT,
     NOT_MODIFIED,

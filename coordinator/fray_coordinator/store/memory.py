@@ -21,8 +21,9 @@ from fray_coordinator.store.interface import (
     Object,
     PreconditionFailed,
     Version,
+    check_length,
+    max_bytes,
 )
-from fray_coordinator.store.key_rules import check_length, max_bytes
 
 
 def digest(data: bytes) -> Version:

@@ -14,8 +14,8 @@ from fray_coordinator.store.interface import StoreBackend
 from fray_coordinator.store.local import LocalBackend
 from fray_coordinator.store.memory import MemoryBackend, MemoryContents
 from fray_coordinator.store.store import Store
-from fray_coordinator.variables import read_variable, without_white_space
 from fray_layouts.errors import InvalidInput
+from fray_runtime.variables import read_variable, without_white_space
 
 OVERRIDE_VARIABLE = "FRAY_ALLOW_NETWORK_FS"
 NETWORK_TYPES = re.compile(r"nfs\d?|cifs|smb\d?|smbfs|9p|fuse.*")

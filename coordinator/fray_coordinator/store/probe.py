@@ -15,8 +15,7 @@ from typing import Literal
 
 from fray_coordinator.clock import Clock, SystemClock, system_random
 from fray_coordinator.store.buckets import BucketSettings, Inspectable
-from fray_coordinator.store.disk_room import FULL_REMEDY, lack_of_room
-from fray_coordinator.store.file_tree import is_shared
+from fray_coordinator.store.file_tree import FULL_REMEDY, is_shared, lack_of_room
 from fray_coordinator.store.interface import (
     ABSENT,
     ANY,

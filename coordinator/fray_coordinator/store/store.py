@@ -13,8 +13,7 @@ from itertools import islice
 from operator import lt
 from typing import Any, TypeVar
 
-from fray_coordinator.backoff import exponential_wait
-from fray_coordinator.clock import Clock, RandomSource
+from fray_coordinator.clock import Clock, RandomSource, exponential_wait
 from fray_coordinator.errors import REMOVE_HINT, BadRecord, StoreError, StoreRefused, StoreUnavailable
 from fray_coordinator.store.interface import (
     ABSENT,
@@ -38,8 +37,9 @@ from fray_coordinator.store.interface import (
     Superseded,
     Unknown,
     Version,
+    check_key,
+    check_written,
 )
-from fray_coordinator.store.key_rules import check_key, check_written
 from fray_coordinator.store.metering import FailureTracker, MeteredBackend, RequestCounts
 from fray_coordinator.store.root_watch import RootWatch
 from fray_layouts.errors import Malformed

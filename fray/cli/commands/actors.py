@@ -27,7 +27,7 @@ def command(app: App) -> None:
 
 
 async def _find(core: Core, problems: dict[str, str]) -> tuple[list[EndpointRecord], float]:
-    from fray_coordinator.actors.discovery import all_endpoints
+    from fray_coordinator.actors.naming import all_endpoints
 
     return await all_endpoints(core, problems), core.now()
 

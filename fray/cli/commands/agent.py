@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fray.cli import output
-from fray.cli.app import App, as_command
-from fray.cli.device_options import parse_gpus
-from fray.cli.logging_setup import FORMATS, log_to_stderr
-from fray.cli.places import at_vm, chip_check, parse_place, read_vm, with_chips
+from fray.cli.app import FORMATS, App, as_command, log_to_stderr
+from fray.cli.options import at_vm, chip_check, parse_gpus, parse_place, read_vm, with_chips
 from fray_layouts.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -94,9 +92,9 @@ def command(
     from fray_agents.agent.agent import AgentOptions
     from fray_agents.agent.daemon import run_agent
     from fray_agents.host.gce_metadata import end_of_host, metadata_server
-    from fray_agents.host.network import NetworkSettings
-    from fray_layouts.spec_checks import check_name
+    from fray_layouts.spec_parsing import check_name
     from fray_layouts.units import parse_bytes
+    from fray_runtime.network import NetworkSettings
 
     log_to_stderr(log_format)
     server = metadata_server()

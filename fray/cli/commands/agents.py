@@ -40,7 +40,7 @@ def command(app: App, everything: bool) -> None:
 
 async def _find(core: Core, problems: dict[str, str]) -> tuple[list[Stored[AgentRecord]], list[Owner], float]:
     from fray_coordinator.jobs.lookup import read_agents
-    from fray_coordinator.placements.owner_table import OwnerTable
+    from fray_coordinator.placements.tables import OwnerTable
 
     owners = OwnerTable(core)
     await owners.refresh()

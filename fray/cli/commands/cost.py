@@ -55,7 +55,7 @@ def command(app: App, by: str | None) -> None:
 async def _estimate(core: Core, problems: dict[str, str]) -> list[CostLine]:
     from fray.cli.cost_model import estimates, machine_lines, spent
     from fray_coordinator.jobs.lookup import read_agents
-    from fray_coordinator.jobs.machines import read_machines
+    from fray_coordinator.jobs.pools import read_machines
     from fray_layouts.records import ClusterSettings
 
     agents = [agent.record for agent in await read_agents(core, problems)]
@@ -66,7 +66,7 @@ async def _estimate(core: Core, problems: dict[str, str]) -> list[CostLine]:
 
 async def _shares(core: Core, by: str, problems: dict[str, str]) -> dict[str, MachineShare]:
     from fray_coordinator.jobs.lookup import all_jobs, read_agents
-    from fray_coordinator.jobs.machines import read_machines
+    from fray_coordinator.jobs.pools import read_machines
     from fray_coordinator.protocol.scaling.shares import shares_of_jobs, sums_by_owner
 
     agents = [agent.record for agent in await read_agents(core, problems)]

@@ -30,7 +30,7 @@ def command(app: App, at: str | None) -> None:
 
 async def _check(root: str) -> list[Finding]:
     """Check the storage and, if it is fit, the cluster in it, if there is one."""
-    from fray_coordinator.fsck.cluster_health import check_cluster
+    from fray_coordinator.fsck.job_checks import check_cluster
     from fray_coordinator.store.probe import probe
 
     findings = await probe(root)

@@ -12,7 +12,7 @@ from fray_layouts.escaping import one_line
 
 if TYPE_CHECKING:
     from fray_coordinator.core import Core
-    from fray_coordinator.protocol.scaling.scope import ScalingScope
+    from fray_coordinator.protocol.scaling.provisioning import ScalingScope
 
 
 @as_command
@@ -59,15 +59,15 @@ def command(app: App, at: str | None, wait: float) -> None:
 
 async def _down(core: Core, wait: float, problems: dict[str, str]) -> dict[str, Any]:
     from fray.machine_pools import described_pools
-    from fray_coordinator.jobs import mailbox
+    from fray_coordinator.jobs import notifications
     from fray_coordinator.jobs.lookup import live_agents, read_agents
-    from fray_coordinator.jobs.machines import read_scaler
+    from fray_coordinator.jobs.pools import read_scaler
 
     pools = await _close_pools(core, problems)
     live = live_agents(await read_agents(core, problems), core.now())
     draining = [agent.id for agent in live if agent.machine]
     for agent in draining:
-        await mailbox.drain(core, agent)
+        await notifications.drain(core, agent)
     scope = described_pools(core.root)
     left, scaled = await _delete_machines(core, scope, wait, problems)
     scaler = await read_scaler(core)
@@ -112,7 +112,7 @@ async def _close_pools(core: Core, problems: dict[str, str]) -> list[str]:
     """Set the bounds of all pools to no machines; return the names of the pools that have bounds."""
     from msgspec.structs import replace
 
-    from fray_coordinator.jobs.machines import change_pool, read_pools
+    from fray_coordinator.jobs.pools import change_pool, read_pools
     from fray_layouts.records import AgentPoolRecord
 
     def closed(record: AgentPoolRecord) -> AgentPoolRecord | None:
@@ -126,7 +126,7 @@ async def _close_pools(core: Core, problems: dict[str, str]) -> list[str]:
 
 
 async def _machines_left(core: Core, problems: dict[str, str]) -> list[str]:
-    from fray_coordinator.jobs.machines import read_machines
+    from fray_coordinator.jobs.pools import read_machines
     from fray_layouts.states import MachineState
 
     machines = [machine.record for machine in await read_machines(core, problems)]

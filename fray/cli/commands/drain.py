@@ -23,6 +23,6 @@ def command(app: App, agents: tuple[str, ...]) -> None:
 
 async def _drain(core: Core, texts: tuple[str, ...]) -> list[str]:
     from fray_coordinator.concurrency import map_concurrently
-    from fray_coordinator.jobs import mailbox
+    from fray_coordinator.jobs import notifications
 
-    return await map_concurrently(texts, lambda agent: mailbox.drain(core, agent))
+    return await map_concurrently(texts, lambda agent: notifications.drain(core, agent))

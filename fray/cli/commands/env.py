@@ -61,7 +61,7 @@ def _list(app: App, pool: str | None) -> None:
 def _clear(app: App, pool: str | None) -> None:
     """Remove all environments and workspaces that no job uses now. They are built again when a job needs them."""
     if pool is not None:
-        from fray_coordinator.jobs.pool_environments import clear_environments
+        from fray_coordinator.jobs.pools import clear_environments
 
         app.run(lambda core: clear_environments(core, pool))
         _show_named(app, pool)
@@ -104,11 +104,11 @@ def _warm(
 
 async def _add_to_pool(core: Core, pool: str, written: WarmEnvironment) -> None:
     """Store the workspace, and add the environment of its jobs to the pool."""
-    from fray.cli.workspace_options import print_stored
+    from fray.cli.options import print_stored
     from fray.machine_pools import store_environment
-    from fray_coordinator.jobs.pool_environments import add_environment
+    from fray_coordinator.jobs.pools import add_environment
     from fray_layouts.spec import needs_environment
-    from fray_layouts.spec_checks import check_name
+    from fray_layouts.spec_parsing import check_name
 
     check_name("pool", pool)  # before anything is uploaded
     environment = await store_environment(core, written, Path(), print_stored)
@@ -121,7 +121,7 @@ def _show_named(app: App, pool: str) -> None:
     """Show the environments that the pool names."""
     from msgspec import to_builtins
 
-    from fray_coordinator.jobs.pool_environments import pool_environments
+    from fray_coordinator.jobs.pools import pool_environments
 
     named = app.run(lambda core: pool_environments(core, pool))
     rows = [

@@ -8,7 +8,7 @@ import click
 
 from fray.cli import output
 from fray.cli.app import App, as_command
-from fray.cli.log_lines import LinePrinter
+from fray.cli.output import LinePrinter
 
 if TYPE_CHECKING:
     from fray_coordinator.core import Core

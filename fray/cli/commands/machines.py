@@ -50,7 +50,7 @@ def command(app: App, machine: str | None, pool: str, delete: bool, everything: 
 
 
 async def _list(core: Core, pool: str, problems: dict[str, str]) -> tuple[list[MachineRecord], float]:
-    from fray_coordinator.jobs.machines import read_machines
+    from fray_coordinator.jobs.pools import read_machines
 
     return [machine.record for machine in await read_machines(core, problems, pool)], core.now()
 
@@ -74,7 +74,7 @@ async def _find(core: Core, name: str, pool: str) -> tuple[MachineRecord, dict[i
 async def _delete(core: Core, name: str, pool: str) -> None:
     """Have the scaler delete a stray machine."""
     from fray_coordinator.protocol.scaling.machines import given_up_stray
-    from fray_layouts.machine_keys import MachineKeys
+    from fray_layouts.object_keys import MachineKeys
     from fray_layouts.records import MachineRecord
 
     machine, _, _ = await _find(core, name, pool)
@@ -85,7 +85,7 @@ async def _delete(core: Core, name: str, pool: str) -> None:
 
 
 async def _boot_logs(core: Core, machine: MachineRecord) -> dict[int, str]:
-    from fray_layouts.machine_keys import MachineKeys
+    from fray_layouts.object_keys import MachineKeys
 
     logs: dict[int, str] = {}
     for host in range(machine.hosts):
@@ -97,13 +97,13 @@ async def _boot_logs(core: Core, machine: MachineRecord) -> dict[int, str]:
 
 def _json(machine: MachineRecord, now: float) -> dict[str, Any]:
     from fray.cli.job_view import record_json
-    from fray_coordinator.protocol.scaling.costs import cost_so_far
+    from fray_coordinator.protocol.scaling.shares import cost_so_far
 
     return {**record_json(machine), "cost_so_far": cost_so_far(machine, now)}
 
 
 def _row(machine: MachineRecord, now: float) -> tuple[str, ...]:
-    from fray_coordinator.protocol.scaling.costs import cost_so_far
+    from fray_coordinator.protocol.scaling.shares import cost_so_far
 
     return (
         machine.name,
@@ -121,7 +121,7 @@ def _row(machine: MachineRecord, now: float) -> tuple[str, ...]:
 
 def _described(machine: MachineRecord, logs: dict[int, str], now: float) -> list[tuple[str, str]]:
     from fray.cli.job_view import format_time
-    from fray_coordinator.protocol.scaling.costs import cost_so_far
+    from fray_coordinator.protocol.scaling.shares import cost_so_far
 
     pairs = [
         ("machine", machine.name),

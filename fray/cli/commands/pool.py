@@ -67,7 +67,7 @@ def _set(app: App, pool: str, **given: Any) -> None:
     """Set what machines POOL may have. Other values stay; a file for `fray up` can set more of them."""
     from fray.machine_pools import price_warnings, write_pool, written_pool
     from fray_coordinator.protocol.scaling.provisioning import account_of, account_of_machine
-    from fray_layouts.pool_file_parsing import parse_pool
+    from fray_layouts.pool_file import parse_pool
 
     async def change(core: Core) -> tuple[ProvisioningSpec, list[str]]:
         pools, machines, _ = await _read(core, {})
@@ -89,7 +89,7 @@ def _set(app: App, pool: str, **given: Any) -> None:
 
 def _changed(fields: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
     """The fields of a pool, changed as the options say."""
-    from fray.cli.places import parse_label
+    from fray.cli.options import parse_label
 
     said = {name: value for name, value in given.items() if value not in (None, ())}
     capacity = {name: said.pop(name) for name in ("cpu", "memory") if name in said}
@@ -160,7 +160,7 @@ async def _read(
     core: Core, problems: dict[str, str]
 ) -> tuple[dict[str, AgentPoolRecord], dict[str, list[MachineRecord]], dict[str, PoolScaling]]:
     """The pools, their machines that are not gone, and the results of the scaler's last run."""
-    from fray_coordinator.jobs.machines import read_machines, read_pools, read_scaler
+    from fray_coordinator.jobs.pools import read_machines, read_pools, read_scaler
     from fray_layouts.states import MachineState
 
     machines: dict[str, list[MachineRecord]] = {}
@@ -178,7 +178,7 @@ def _pool_json(
 
     from fray.machine_pools import written_pool
     from fray_coordinator.jobs.why_machines import problem_of
-    from fray_coordinator.protocol.scaling.costs import billed_now
+    from fray_coordinator.protocol.scaling.shares import billed_now
 
     billed = [machine for machine in machines if machine.billed_at is not None]
     return {

@@ -66,8 +66,8 @@ def _lister(app: App, chosen: JobFilter, everything: bool, limit: int | None, cl
 
 async def _find(core: Core, chosen: JobFilter, problems: dict[str, str], everything: bool, limit: int | None) -> Any:
     """The jobs that `JobFilter.find` finds, the reservations in which they wait, and the machines of their pools."""
-    from fray_coordinator.jobs.why_in_reservation import reservations_around
     from fray_coordinator.jobs.why_machines import machines_for
+    from fray_coordinator.jobs.why_waiting import reservations_around
     from fray_coordinator.protocol.transitions import is_waiting
 
     found = await chosen.find(core, problems, everything, limit)

@@ -31,7 +31,7 @@ def command(app: App, job: str, path: str, into: Path | None) -> None:
 
     PATH is a file, a folder or a pattern such as 'checkpoints/**'. Files with the same names in DIR are replaced.
     """
-    from fray_layouts.wording import files_text
+    from fray_layouts.units import files_text
 
     target, pulled = app.run(lambda core: _pull(core, job, path, into))
     for left in pulled.left_out:

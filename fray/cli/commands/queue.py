@@ -127,7 +127,7 @@ def peek(app: App, queue: str, namespace: str | None, count: int, dead: bool) ->
 @click.argument("items", nargs=-1, metavar="[ITEM]...")
 def push(app: App, queue: str, namespace: str | None, items: tuple[str, ...]) -> None:
     """Push JSON texts; without arguments, each line of standard input."""
-    from fray.queue.codec import encode
+    from fray.queue.engine import encode
 
     texts = list(items) or [line for line in sys.stdin.read().splitlines() if line.strip()]
     encoded = encode([_parsed(text) for text in texts], "json")
@@ -188,9 +188,9 @@ def rm(app: App, queue: str, namespace: str | None) -> None:
 
 
 async def _remove(core: Core, namespace: str, name: str) -> None:
+    from fray_coordinator import worker_pools
     from fray_coordinator.actors import naming
-    from fray_coordinator.pool import worker_pools
-    from fray_coordinator.queue.errors import QueueNotFound
+    from fray_coordinator.queue.delivery import QueueNotFound
 
     if await worker_pools.find(core, namespace, name) is not None:
         raise InvalidInput(
@@ -211,7 +211,7 @@ def _parsed(text: str) -> Any:
 
 def shown(item: EncodedItem) -> Any:
     """An item as it can be shown without unpickling it."""
-    from fray.queue.codec import decode_plain
+    from fray.queue.engine import decode_plain
 
     plain = decode_plain(item)
     return f"<{item.encoding}, {len(item.body)} bytes>" if plain is None else plain[0]

@@ -8,7 +8,7 @@ import click
 
 from fray.cli import output
 from fray.cli.app import App, VariableOption, as_command
-from fray.cli.device_options import device_of
+from fray.cli.options import device_of
 
 if TYPE_CHECKING:
     from fray.resources import ResourceConfig
@@ -40,7 +40,7 @@ def command(app: App, namespace: str, **options: Any) -> None:
 
 
 async def _reserve(core: Core, namespace: str, options: dict[str, Any]) -> str:
-    from fray.cluster.reservations import checked_config, create_reservation
+    from fray.cluster.placing import checked_config, create_reservation
     from fray.types import ReservationConfig
 
     least = options["replicas"]

@@ -41,8 +41,8 @@ async def _retry(core: Core, jobs: list[JobRecord], left_out: dict[str, str] | N
     left_out: is filled with the jobs that cannot be submitted again, and why; None: one of them is an error.
     """
     from fray_coordinator.concurrency import map_concurrently
-    from fray_coordinator.jobs.retrying import retry, retry_obstacles
-    from fray_coordinator.placements.routing import outside_of_ended
+    from fray_coordinator.jobs.submission import retry, retry_obstacles
+    from fray_coordinator.placements.launching import outside_of_ended
 
     if left_out is not None:
         left_out.update(await retry_obstacles(core, jobs))

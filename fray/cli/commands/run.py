@@ -13,12 +13,10 @@ import click
 
 from fray.cli import output
 from fray.cli.app import App, as_command
-from fray.cli.device_options import device_of
-from fray.cli.log_lines import LinePrinter
-from fray.cli.standard_input import piped_input
-from fray.cli.workspace_options import chosen_workspace, print_stored, workspace_options
-from fray_coordinator.variables import read_variable
+from fray.cli.options import chosen_workspace, device_of, piped_input, print_stored, workspace_options
+from fray.cli.output import LinePrinter
 from fray_layouts.errors import InvalidInput
+from fray_runtime.variables import read_variable
 
 if TYPE_CHECKING:
     from fray.workspace.choice import WorkspaceChoice
@@ -157,9 +155,9 @@ def _derived_name(program: str) -> str:
 async def _submit(core: Core, spec: JobSpec, choice: WorkspaceChoice | None, stdin: bytes) -> str:
     from msgspec.structs import replace
 
-    from fray.cluster.submission import submit_from_command
-    from fray_agents.tasks.environment import PRIVATE_VAR
+    from fray.cluster.launching import submit_from_command
     from fray_coordinator.jobs.submission import put_blob
+    from fray_runtime.current_task import PRIVATE_VAR
 
     if stdin:
         spec = replace(spec, entrypoint=replace(spec.entrypoint, stdin=await put_blob(core, stdin)))
@@ -214,7 +212,7 @@ async def follow(core: Core, app: App, job_id: str) -> int:
     from contextlib import aclosing
 
     from fray.cli.job_view import job_json
-    from fray.cluster.scaling import WaitingScaler
+    from fray.cluster.waiting_scaler import WaitingScaler
     from fray_coordinator.jobs.logs import follow_chunks
     from fray_coordinator.jobs.lookup import read_job
     from fray_layouts.spec import is_gang

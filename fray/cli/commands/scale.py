@@ -12,7 +12,7 @@ from fray_layouts.escaping import one_line
 
 if TYPE_CHECKING:
     from fray_coordinator.core import Core
-    from fray_coordinator.protocol.scaling.scope import ScalingScope
+    from fray_coordinator.protocol.scaling.provisioning import ScalingScope
     from fray_layouts.records import PoolScaling
 
 
@@ -48,9 +48,9 @@ def _print(pools: dict[str, PoolScaling]) -> None:
 def _scope(root: str, named: tuple[str, ...]) -> ScalingScope:
     """The pools to scale. Raises InvalidInput: there are neither names nor a file."""
     from fray.machine_pools import described_pools
-    from fray_coordinator.protocol.scaling.scope import ScalingScope
+    from fray_coordinator.protocol.scaling.provisioning import ScalingScope
     from fray_layouts.errors import InvalidInput
-    from fray_layouts.spec_checks import check_name
+    from fray_layouts.spec_parsing import check_name
 
     for name in named:
         check_name("POOL", name)

@@ -10,7 +10,7 @@ from fray.cli import output
 from fray.cli.app import App, as_command
 
 if TYPE_CHECKING:
-    from fray.cli.gang_view import Members
+    from fray.cli.job_view import Members
     from fray_coordinator.core import Core
     from fray_coordinator.store.records import Stored
     from fray_layouts.records import AgentRecord, Holding, JobRecord
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 @click.argument("job")
 def command(app: App, job: str) -> None:
     """Describe JOB, given by its id, the beginning of its id, or its name."""
-    from fray.cli.gang_view import gang_json
-    from fray.cli.job_view import describe, job_json, usage_json
+    from fray.cli.job_view import describe, gang_json, job_json, usage_json
     from fray_layouts.spec import is_gang
 
     record, holding, members, waiting, now = app.run(lambda core: _find(core, job))
@@ -33,12 +32,11 @@ def command(app: App, job: str) -> None:
 
 async def _find(core: Core, text: str) -> tuple[JobRecord, Holding | None, Members, list[str], float]:
     """The job, what its agents report about it, why it waits, and the storage's time."""
-    from fray.cli.gang_view import Members, as_one
-    from fray_coordinator.jobs.gang_exits import stored_exits
+    from fray.cli.job_view import Members, as_one
+    from fray_coordinator.jobs.commit import stored_exits
     from fray_coordinator.jobs.lookup import find_job, live_agents, refreshed_agents
-    from fray_coordinator.jobs.why_in_reservation import reservations_around
     from fray_coordinator.jobs.why_machines import machines_for
-    from fray_coordinator.jobs.why_waiting import why_stuck, why_waiting
+    from fray_coordinator.jobs.why_waiting import reservations_around, why_stuck, why_waiting
     from fray_coordinator.protocol.stopping import holders_of
     from fray_coordinator.protocol.transitions import is_waiting
     from fray_layouts.spec import is_gang

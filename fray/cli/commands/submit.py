@@ -10,7 +10,7 @@ import click
 
 from fray.cli import output
 from fray.cli.app import App, as_command
-from fray.cli.workspace_options import chosen_workspace, print_stored, workspace_options
+from fray.cli.options import chosen_workspace, print_stored, workspace_options
 from fray_layouts.errors import InvalidInput, Malformed
 from fray_layouts.parsing import parse_json
 
@@ -29,7 +29,7 @@ def command(app: App, file: str, workspace: str | None, no_workspace: bool) -> N
     the folder that the job gets a copy of, relative to that of FILE; null is for no folder. Other jobs get the project
     around the current directory.
     """
-    from fray.cluster.submission import submit_from_command
+    from fray.cluster.launching import submit_from_command
 
     otherwise = chosen_workspace(workspace, no_workspace)
     jobs = read_jobs(sys.stdin.read() if file == "-" else Path(file).read_text(errors="replace"))
@@ -77,8 +77,7 @@ def _read_job(document: dict[str, Any]) -> WrittenJob:
 
 
 def _checked_spec(document: dict[str, Any]) -> JobSpec:
-    from fray_layouts.spec_checks import check_whole_slices
-    from fray_layouts.spec_parsing import parse_spec
+    from fray_layouts.spec_parsing import check_whole_slices, parse_spec
 
     spec = parse_spec(document)
     check_whole_slices(spec)

@@ -19,7 +19,7 @@ from fray_layouts.errors import InvalidInput
 
 if TYPE_CHECKING:
     from fray_coordinator.core import Core
-    from fray_layouts.pool_file_parsing import PoolToSet
+    from fray_layouts.pool_file import PoolToSet
 
 
 @as_command
@@ -92,7 +92,7 @@ def _refuse_unfit(root: str) -> None:
 
 
 async def _write(core: Core, pools: dict[str, PoolToSet], path: Path | None) -> None:
-    from fray.cli.workspace_options import print_stored
+    from fray.cli.options import print_stored
     from fray.machine_pools import write_pool
 
     await _check(core, pools)
@@ -103,7 +103,7 @@ async def _write(core: Core, pools: dict[str, PoolToSet], path: Path | None) -> 
 
 async def _check(core: Core, pools: dict[str, PoolToSet]) -> None:
     """Print what keeps the providers from making machines. Raises ProviderError if a pool can never have any."""
-    from fray_agents.provisioning.checking import check_pool
+    from fray_agents.provisioning.pool_checks import check_pool
     from fray_agents.provisioning.provider import ProviderError
 
     checks = (check_pool(core, name, pool.provisioning) for name, pool in pools.items())

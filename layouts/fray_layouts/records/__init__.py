@@ -5,7 +5,7 @@ README says who writes which object under which condition. Times are seconds sin
 unless a field says otherwise; sizes are bytes. `bounds` has the limits of values.
 
 All other code imports the structs from here. Modules in reading order: `base`, `job`, `outputs`, `agent`,
-`agent_pool`, `machine`, `placement`, `index`, `reconciler`, `actor`, `cluster`.
+`machine`, `placement`, `index`, `actor`, `cluster`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from fray_layouts.records.agent import (
     Resources as Resources,
     Software as Software,
 )
-from fray_layouts.records.agent_pool import AgentPoolRecord as AgentPoolRecord
 from fray_layouts.records.base import (
     MAX_RECENT_OPS as MAX_RECENT_OPS,
     CheckedStruct as CheckedStruct,
@@ -33,9 +32,13 @@ from fray_layouts.records.base import (
 )
 from fray_layouts.records.cluster import (
     LAYOUT_VERSION as LAYOUT_VERSION,
+    AgentPoolRecord as AgentPoolRecord,
     ClusterSettings as ClusterSettings,
+    PoolSummary as PoolSummary,
+    ReconcilerRecord as ReconcilerRecord,
     RpcSecret as RpcSecret,
     RpcSecrets as RpcSecrets,
+    Suspect as Suspect,
 )
 from fray_layouts.records.index import ChildEntry as ChildEntry, Doorbell as Doorbell, PendingEntry as PendingEntry
 from fray_layouts.records.job import (
@@ -86,9 +89,4 @@ from fray_layouts.records.placement import (
     SliceMember as SliceMember,
     ancestors_of_child as ancestors_of_child,
     root_of as root_of,
-)
-from fray_layouts.records.reconciler import (
-    PoolSummary as PoolSummary,
-    ReconcilerRecord as ReconcilerRecord,
-    Suspect as Suspect,
 )

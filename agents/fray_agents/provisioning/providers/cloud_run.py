@@ -19,14 +19,12 @@ from google.cloud.run_v2.services.worker_pools.transports import WorkerPoolsGrpc
 
 from fray_agents.provisioning import identity
 from fray_agents.provisioning.provider import MachineRequest, ProviderError
-from fray_agents.provisioning.providers.cloud_run_listing import (
+from fray_agents.provisioning.providers.cloud_run_resources import (
+    TEMPLATE_LABEL,
     Made,
+    job_of_pool,
     listed_executions,
     listed_worker_pools,
-)
-from fray_agents.provisioning.providers.cloud_run_request import (
-    TEMPLATE_LABEL,
-    job_of_pool,
     run_of_machine,
     worker_pool_of_machine,
 )
@@ -37,9 +35,9 @@ from fray_agents.provisioning.providers.google_calls import (
     GoogleAccess,
     GoogleCalls,
     find_access,
+    missing_rights,
 )
-from fray_agents.provisioning.providers.google_project import missing_rights
-from fray_coordinator.protocol.scaling.listed import ListedMachine
+from fray_coordinator.protocol.scaling.view import ListedMachine
 from fray_layouts.records import ProvisioningSpec
 
 T = TypeVar("T")

@@ -14,20 +14,20 @@ from contextlib import suppress
 
 import msgspec
 
-from fray_agents.host.bound_process import kill_group
-from fray_agents.host.forks import start_process
-from fray_agents.provisioning.agent_arguments import agent_arguments
+from fray_agents.host.processes import kill_group
 from fray_agents.provisioning.identity import (
     CLUSTER_LABEL,
     POOL_LABEL,
+    agent_arguments,
     machine_of,
     name_prefix,
     pool_labels,
     provider_name,
 )
 from fray_agents.provisioning.provider import MachineRequest, ProviderError
-from fray_coordinator.protocol.scaling.listed import ListedMachine, ListedState
+from fray_coordinator.protocol.scaling.view import ListedMachine, ListedState
 from fray_layouts.records import ProvisioningSpec
+from fray_runtime.forks import start_process
 
 PASSED_ON = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "TMPDIR", "KUBECONFIG", "SLURM_CONF")
 """The variables of this process that programs get: enough to find other programs and their settings, and no secrets."""

@@ -20,16 +20,14 @@ from pathlib import Path
 
 import msgspec
 
-from fray_agents.host.agent_lock import try_lock
-from fray_agents.host.directories import UntrustedDirectory, private_dir, user_dir
-from fray_agents.host.place import host_name
-from fray_agents.provisioning.agent_arguments import agent_arguments
-from fray_agents.provisioning.identity import is_of_pool, machine_labels, provider_name
+from fray_agents.host.capacity import host_name
+from fray_agents.provisioning.identity import agent_arguments, is_of_pool, machine_labels, provider_name
 from fray_agents.provisioning.provider import MachineRequest, ProviderError
-from fray_agents.tasks.current_task import task_environ
-from fray_coordinator.protocol.scaling.listed import ListedMachine, ListedState
-from fray_coordinator.variables import read_variable
+from fray_coordinator.protocol.scaling.view import ListedMachine, ListedState
 from fray_layouts.records import ProvisioningSpec
+from fray_runtime.current_task import task_environ
+from fray_runtime.directories import UntrustedDirectory, private_dir, try_lock, user_dir
+from fray_runtime.variables import read_variable
 
 END_GRACE = 40.0
 """Seconds from a machine's removal until its agents are killed: an agent gives jobs 25 s to end, and then leaves."""

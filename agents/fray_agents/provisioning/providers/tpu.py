@@ -23,16 +23,18 @@ from fray_agents.provisioning.providers.google_calls import (
     GoogleCalls,
     find_access,
     missing_location,
+    missing_rights,
+    quotas_of_zero,
 )
-from fray_agents.provisioning.providers.google_project import missing_rights, quotas_of_zero
-from fray_agents.provisioning.providers.tpu_listing import (
+from fray_agents.provisioning.providers.tpu_resources import (
     Queue,
     last_part,
     listed_machines,
     node_machine,
+    queued_resource,
+    quotas_for,
 )
-from fray_agents.provisioning.providers.tpu_request import queued_resource, quotas_for
-from fray_coordinator.protocol.scaling.listed import ListedMachine, ListedState
+from fray_coordinator.protocol.scaling.view import ListedMachine, ListedState
 from fray_layouts.records import ProvisioningSpec, TpuSettings
 
 EMULATOR_VARIABLE = "TPU_EMULATOR_HOST"

@@ -23,16 +23,19 @@ from dataclasses import dataclass, replace
 
 from fray_coordinator.concurrency import decide_each
 from fray_coordinator.protocol.placements.families import in_order
-from fray_coordinator.protocol.placements.hosts import NEVER, HostView, Room, lacks
-from fray_coordinator.protocol.placements.owners import Owner, Part
-from fray_coordinator.protocol.placements.packing import (
+from fray_coordinator.protocol.placements.hosts import (
+    NEVER,
+    HostView,
     Pack,
     Preference,
+    Room,
+    lacks,
     newest_workers,
     pack_hosts,
     pack_slices,
     wait_for,
 )
+from fray_coordinator.protocol.placements.owners import Owner, Part
 from fray_layouts.index_keys import Shape
 from fray_layouts.records import PlacementMember
 

@@ -1,4 +1,6 @@
-"""Launching a group: the records of its jobs are created first, then the group's own record, which names them all.
+"""Launching: how the records of a group's jobs come to be, and at which ports a gang's replicas meet.
+
+Launching a group: the records of its jobs are created first, then the group's own record, which names them all.
 
 **Invariant.** Either all jobs of a group may start, or none ever does.
 
@@ -13,11 +15,25 @@ were not stopped yet run.
 **Why this cannot happen.** The jobs wait in the group's private pool, at which no agent looks before the group is held,
 and the group's record is created last. Whoever gives up an incomplete group first creates that record, already ended,
 and then stops its jobs. If S wakes, it finds that the record exists.
+
+The ports at which a gang's replicas meet. The host of replica 0 holds them from its vote on.
+
+**Invariant.** All replicas of an attempt get the same port, and replica 0 can listen on it.
+
+**Unsafe sequence.**
+
+1. Each host chooses the same number without asking.
+2. On the host of replica 0 another process uses that port.
+
+Or: replica 0 picks a port once it runs, and the other replicas never learn it.
+
+**Why this cannot happen.** The agent that votes for replica 0 holds the ports before it votes, and lists them with its
+vote. The write that starts the gang copies them into the record, which every member reads before it starts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from msgspec.structs import replace
 
@@ -100,3 +116,14 @@ def _shortest_lack(part: Part, agents: Sequence[AgentRecord]) -> list[str]:
     of_kind = [agent for agent in agents if not device or device_matches(device, agent.capacity.device)]
     lacks = [shortage(part.shape, agent.capacity, kind_of_host(agent), "here") for agent in of_kind]
     return min(lacks, key=len, default=[])
+
+
+COORDINATOR_PORT, MEGASCALE_PORT = "coordinator", "megascale"
+"""Names of the ports: one where the replicas' program coordinates itself, and one where several TPU slices do."""
+
+
+def gang_port_names(spec: JobSpec, replicas: Collection[int]) -> list[str]:
+    """The names of the ports that the host of these replicas holds for the whole gang."""
+    if 0 not in replicas:
+        return []
+    return [COORDINATOR_PORT, MEGASCALE_PORT] if spec.slices > 1 else [COORDINATOR_PORT]

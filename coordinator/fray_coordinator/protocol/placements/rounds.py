@@ -1,4 +1,6 @@
-"""Rounds: what the pass writes about an owner that forms, namely its members and its start.
+"""Rounds: what the pass writes about an owner that forms, and which owners the index has.
+
+Rounds: what the pass writes about an owner that forms, namely its members and its start.
 
 **Invariant.** An owner starts only while every one of its members keeps room for it, and no attempt starts while an
 earlier one runs.
@@ -16,6 +18,20 @@ agent that must withdraw its vote first writes the next round into the record. T
 version that was read before the votes were. And it waits for every live agent whose heartbeat, read after the record,
 lists an earlier attempt, but no longer than a limit, since a process that cannot be killed must not delay the gang for
 ever.
+
+The index of owners: which entries stay, and which gangs must have one.
+
+**Invariant.** The pass can find every owner that has not ended: it has an entry, or the next repair creates one.
+
+**Unsafe sequence.**
+
+1. Submitter S creates the entry of a gang and is slow.
+2. A repair finds the entry without a record, and deletes it.
+3. S creates the record, and no pass ever sees that gang.
+
+**Why this cannot happen.** An entry without a record stays for as long as its submitter may still be at work. The
+repair creates missing entries for all records that it knows. And an entry has no attempt in its name, so no entry can
+be that of an earlier attempt.
 """
 
 from __future__ import annotations
@@ -28,8 +44,18 @@ from fray_coordinator.protocol.heartbeat import is_fenced
 from fray_coordinator.protocol.placements.assignment import Assignment
 from fray_coordinator.protocol.placements.families import families_first
 from fray_coordinator.protocol.placements.hosts import HostView, has_room
-from fray_coordinator.protocol.placements.owners import Owner, bundles_by_agent, owner_of_job, owner_of_reservation
-from fray_coordinator.protocol.transitions import Event, transition
+from fray_coordinator.protocol.placements.launching import is_given_up
+from fray_coordinator.protocol.placements.owners import (
+    GANG,
+    Owner,
+    bundles_by_agent,
+    entry_of_owner,
+    owner_of_job,
+    owner_of_reservation,
+)
+from fray_coordinator.protocol.placements.votes import OwnerPhase, phase_of_owner
+from fray_coordinator.protocol.transitions import Event, Status, transition
+from fray_layouts.index_keys import PlacementKey
 from fray_layouts.records import (
     AgentRecord,
     ClusterSettings,
@@ -39,6 +65,7 @@ from fray_layouts.records import (
     PlacementMember,
     ReservationRecord,
 )
+from fray_layouts.spec import is_gang
 from fray_layouts.states import AgentState, HoldingPhase, ReservationState
 
 OwnerRecord = JobRecord | ReservationRecord
@@ -170,3 +197,29 @@ def waits_for_lingering(job: JobRecord, now: float, settings: ClusterSettings) -
         return False
     patience = job.spec.grace + SILENT_ROUND_REPAIRS * settings.repair_interval
     return now < job.history[-1].ended_at + patience
+
+
+def is_needed(entry: PlacementKey, record: OwnerRecord | None, now: float, settings: ClusterSettings) -> bool:
+    """Whether an entry stays.
+
+    Args:
+        entry: as parsed; it was listed before `record` was read.
+        record: that of the owner that the entry names; None if there is none.
+        now: the storage's clock.
+    """
+    if record is None and entry.kind == GANG:
+        return abs(now - entry.time) <= settings.quarantine
+    if record is None:
+        return not is_given_up(entry.time, now, settings)
+    if isinstance(record, JobRecord) and not is_gang(record.spec):
+        return False
+    if isinstance(record, JobRecord) and record.status == Status.UNADMITTED:
+        return True
+    return phase_of_owner(record) is not OwnerPhase.OVER and entry_of_owner(owner_of(record)).key() == entry.key()
+
+
+def entry_of_gang(job: JobRecord) -> PlacementKey | None:
+    """The entry that a gang must have now; None for any other job, and for one that has ended or is not admitted."""
+    if not is_gang(job.spec) or job.status == Status.UNADMITTED or phase_of_owner(job) is OwnerPhase.OVER:
+        return None
+    return entry_of_owner(owner_of(job))

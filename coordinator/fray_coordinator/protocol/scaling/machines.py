@@ -33,10 +33,16 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from fray_coordinator.concurrency import decide_each
-from fray_coordinator.protocol.scaling.listed import ListedMachine, ListedState
 from fray_coordinator.protocol.scaling.provisioning import account_of
-from fray_coordinator.protocol.scaling.view import COMING, PoolView
-from fray_coordinator.protocol.scaling.zones import BOOT_FAILURE, remembered, with_refusal
+from fray_coordinator.protocol.scaling.view import (
+    BOOT_FAILURE,
+    COMING,
+    ListedMachine,
+    ListedState,
+    PoolView,
+    remembered,
+    with_refusal,
+)
 from fray_layouts.key_encoding import is_id
 from fray_layouts.records import AgentRecord, MachineRecord, ZoneAnswer
 from fray_layouts.states import AgentState, MachineState

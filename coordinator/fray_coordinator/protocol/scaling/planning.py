@@ -27,13 +27,11 @@ from dataclasses import dataclass, replace as replace_view
 
 from msgspec.structs import replace
 
-from fray_coordinator.protocol.scaling.costs import ROUNDING, affordable, hourly_cost
 from fray_coordinator.protocol.scaling.demand import Order, demand
-from fray_coordinator.protocol.scaling.listed import ListedState
 from fray_coordinator.protocol.scaling.machines import abandoned, deleted
 from fray_coordinator.protocol.scaling.provisioning import account_of
-from fray_coordinator.protocol.scaling.view import COMING, SERVING, PoolView
-from fray_coordinator.protocol.scaling.zones import open_zones, refusal
+from fray_coordinator.protocol.scaling.shares import ROUNDING, affordable, hourly_cost
+from fray_coordinator.protocol.scaling.view import COMING, SERVING, ListedState, PoolView, open_zones, refusal
 from fray_layouts.records import MachineRecord, PoolScaling, ProvisioningSpec, ZoneAnswer
 from fray_layouts.states import AgentState, MachineState
 

@@ -1,21 +1,131 @@
-"""A pool as one run of the scaler sees it: the facts from which its rules decide."""
+"""A pool as one run of the scaler sees it: its machines, its zones, and the facts from which the rules decide.
+
+Zones: where machines are requested, after what zones have answered.
+
+**Invariant.** A zone that refused is avoided for a while, longer each time, and no other zone waits for it.
+
+**Unsafe sequence.**
+
+1. Zone A has no capacity, and zone B has some.
+2. Each run of the scaler asks A again.
+3. B is never asked.
+
+**Why this cannot happen.** A refusal is recorded before anything is decided again, and decisions take the first zone
+that is not avoided. The record of a refusal is dropped once the zone gives a machine.
+"""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 
 from msgspec.structs import replace as changed
 
+from fray_coordinator.clock import exponential_wait
 from fray_coordinator.protocol.placements.owners import Owner
-from fray_coordinator.protocol.scaling.costs import hourly_cost
-from fray_coordinator.protocol.scaling.listed import ListedMachine
 from fray_coordinator.protocol.scaling.provisioning import Account, account_of_machine
+from fray_coordinator.protocol.scaling.shares import hourly_cost
 from fray_layouts.index_keys import Shape
 from fray_layouts.records import AgentRecord, MachineRecord, ProvisioningSpec, Resources, ZoneAnswer
 from fray_layouts.spec import ResourceSpec
 from fray_layouts.states import AgentState, MachineState
+
+BOOT_FAILURE = "boot-failure"
+"""The kind of answer of a zone in which a machine never got its agents."""
+
+PAUSES = {"stockout": 60.0, "quota": 120.0, "denied": 120.0, "invalid": 300.0, "unavailable": 10.0, BOOT_FAILURE: 300.0}
+"""Seconds for which a zone is avoided after its first answer of each kind; each further answer doubles them."""
+
+FIRST_PAUSE = 60.0
+"""Seconds for which a zone is avoided after an answer of a kind that this version does not know."""
+
+LONGEST_PAUSE = 1800.0
+"""Seconds for which a zone is avoided at most: capacity comes back, and one request every half hour costs nothing."""
+
+REMEMBERED = 3600.0
+"""Seconds after the end of a pause within which another answer of the same kind still counts as one in a row."""
+
+
+def open_zones(spec: ProvisioningSpec, zones: Mapping[str, ZoneAnswer], now: float) -> list[str]:
+    """The zones that may be asked, the preferred one first; [""] for a provider without zones."""
+    return [zone for zone in spec.zones or [""] if zone not in zones or zones[zone].until <= now]
+
+
+def refusal(before: ZoneAnswer | None, kind: str, text: str, now: float) -> ZoneAnswer:
+    """The record of a zone that has just refused."""
+    times = before.times + 1 if before is not None and before.kind == kind else 1
+    pause = exponential_wait(times, PAUSES.get(kind, FIRST_PAUSE), LONGEST_PAUSE)
+    return ZoneAnswer(kind=kind, text=text, at=now, until=now + pause, times=times)
+
+
+def with_refusal(
+    zones: Mapping[str, ZoneAnswer], zone: str, kind: str, text: str, asked_at: float, now: float
+) -> Mapping[str, ZoneAnswer]:
+    """The zones' answers with a refusal of a request that was made at `asked_at`.
+
+    If several requests were on their way when a zone first refused, only that refusal counts: the zone has no room, and
+    that is one fact.
+    """
+    before = zones.get(zone)
+    return zones if before is not None and before.at >= asked_at else {**zones, zone: refusal(before, kind, text, now)}
+
+
+def remembered(zones: Mapping[str, ZoneAnswer], granted: Sequence[str], now: float) -> dict[str, ZoneAnswer]:
+    """The answers that still count: neither old ones nor those of zones that have given a machine since."""
+    return {zone: answer for zone, answer in zones.items() if zone not in granted and now <= answer.until + REMEMBERED}
+
+
+def place_of(provider: str, zone: str) -> tuple[str, str]:
+    """The zone and the region that agents there report; "" for each that they do not report."""
+    if provider == "local":
+        return "", ""
+    if provider == "cloud_run":
+        return "", zone
+    return zone, re.sub(r"-[a-z]$", "", zone)
+
+
+class ListedState(StrEnum):
+    """What a provider says about a machine in its list: `ListedMachine.state`."""
+
+    WAITING = "waiting"
+    """It was asked for, and there is no capacity for it yet."""
+    CREATING = "creating"
+    """It is being made."""
+    READY = "ready"
+    ENDING = "ending"
+    """It is being deleted."""
+    LOST = "lost"
+    """Preempted, failed, stopped or repaired: it will have no agent again, and must be deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedMachine:
+    """A machine of this cluster in its provider's list.
+
+    Attributes:
+        pool, name: those of `MachineRecord`, from the machine's labels.
+        zone: where it is.
+        billed: the provider bills it.
+        batch: the batch of its request, from its labels.
+        copy_of: the machine that a repeated request made once more, as this one; "" if it is no such copy.
+        error: the provider's own words if they say why it is lost or waits.
+        error_kind: the kind of the error, as in `ZoneAnswer.kind`; "" if there is no error.
+    """
+
+    pool: str
+    name: str
+    zone: str
+    state: ListedState
+    batch: str = ""
+    operation: str = ""
+    error: str = ""
+    error_kind: str = ""
+    billed: bool = True
+    copy_of: str = ""
+
 
 COMING = frozenset({MachineState.WANTED, MachineState.CREATING})
 """The states of machines that are on their way."""

@@ -1,0 +1,40 @@
+"""The backend "iris": how roots such as "iris:auto" become clusters and clients.
+
+`fray.cluster.backends` imports this module. Iris is not imported before a cluster is used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fray.backends.iris.connection import AUTO, in_iris_job
+
+if TYPE_CHECKING:
+    from fray.client.api import Client
+    from fray.cluster.api import Cluster
+    from fray.job.job_context import JobContext
+    from fray.resources import ResourceConfig
+
+
+def root_of_this_process() -> str | None:
+    """`AUTO` if this process is a task of an Iris job."""
+    return AUTO if in_iris_job() else None
+
+
+def open_cluster(root: str) -> Cluster:
+    from fray.backends.iris.cluster import IrisCluster
+
+    return IrisCluster(root)
+
+
+def open_client(cluster: Cluster) -> Client:
+    from fray.backends.iris.client import FrayIrisClient
+
+    return FrayIrisClient(cluster)
+
+
+def job_context(cluster: Cluster, max_workers: int, resources: ResourceConfig, options: dict[str, Any]) -> JobContext:
+    """Threads of this process: on Iris each task would be a job of its own."""
+    from fray.job.in_process import ThreadContext
+
+    return ThreadContext(max_workers)

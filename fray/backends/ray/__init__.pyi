@@ -1,0 +1,1 @@
+from fray.backends.ray.client import RayClient as RayClient

@@ -1,0 +1,3 @@
+"""The names of `fray.tpu` under a second module path."""
+
+from fray.tpu import *

@@ -1,1 +1,0 @@
-from fray.ray_backend.client import RayClient as RayClient

@@ -1,0 +1,3 @@
+"""The names of `fray.backends.iris` under a second module path."""
+
+from fray.backends.iris import *

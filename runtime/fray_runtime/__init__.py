@@ -1,0 +1,10 @@
+"""What code of Fray has at run time in any process: a client, an agent, a task or a server.
+
+`variables` reads environment variables. `threads` starts threads of which none ends silently. `directories` are those
+of this user alone, and `network` says where servers listen. `pickling` serializes values with the code that a reader
+cannot import; `users_main` and `spawned_main` are the `__main__` of a task's processes. `current_task` is the task in
+which this code runs.
+
+This package imports no other one but the layouts. So a task that only calls an actor, or asks who it is, does not load
+the agent, the store or the protocol.
+"""
