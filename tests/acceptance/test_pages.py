@@ -11,7 +11,7 @@ import pytest
 import fray
 from tests.support.pages import NEEDS, PAGES, README, described, program, public_names, run, used
 
-QUICK = {"jobs", "queues"}
+QUICK = {"queues"}
 WITH_EXAMPLES = [
     pytest.param(page, id=page.stem, marks=[] if page.stem in QUICK else [pytest.mark.slow])
     for page in PAGES

@@ -29,7 +29,7 @@ def calls(short: int = SHORT, long: int = LONG) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("calls", [short, thorough])
 
 
-@calls(200, 1500)
+@calls(100, 1500)
 def test_local_files(tmp_path: Path, calls: int) -> None:
     assert_linearizable(record(str(tmp_path / "root"), diaries(tmp_path), calls, rate=RATE), haunted=True)
 

@@ -205,7 +205,6 @@ def test_a_module_that_this_process_can_import_is_there_in_jobs(
         result: int = mine.result(mine.launch(call(answer)))
         return result
 
-    assert cluster.result(cluster.launch(call(answer))) == 42
     assert cluster.result(cluster.launch(call(through_a_child))) == 42
 
 
@@ -224,10 +223,10 @@ async def test_it_works_in_a_notebook_and_from_many_threads(cluster: LocalCluste
 
 def test_it_can_be_pickled_and_used_after_a_fork(cluster: LocalCluster) -> None:
     copy = pickle.loads(pickle.dumps(cluster))
-    assert copy.result(copy.launch(call(lambda: "copy"))) == "copy"
+    assert copy.wait(copy.launch(command("true"))).status is JobStatus.SUCCEEDED
     with multiprocessing.get_context("fork").Pool(1) as pool:
         assert pool.apply(launch_here, (cluster.root,)) == pool.apply(use_inherited, (cluster.root,)) == "forked"
-    assert cluster.result(cluster.launch(call(lambda: "still here"))) == "still here"
+    assert cluster.wait(cluster.launch(command("true"))).status is JobStatus.SUCCEEDED
     assert len(list((cluster._directory / "root" / "agents").iterdir())) == 1
 
 

@@ -68,6 +68,7 @@ def tell_pending(root: str, namespace: str, name: str, notes: str) -> Callable[[
     return double
 
 
+@pytest.mark.slow
 def test_a_worker_is_ready_for_a_task_before_it_takes_it(cluster: StorageCluster, tmp_path: Path) -> None:
     with WorkerPool(cluster, (0, 1), SMALL, transport="queue") as pool:
         told = Telling(cluster.root, cluster.namespace, pool.name, str(tmp_path / "notes"))

@@ -12,7 +12,6 @@ from tests.model.jobworld import explored
     "faults",
     [
         ("crash",),
-        ("freeze",),
         *(pytest.param(("crash", other), marks=pytest.mark.slow) for other in ("freeze", "failure", "preemption")),
     ],
     ids=" and ".join,

@@ -43,14 +43,17 @@ def test_with_all_rules_in_a_larger_scope(scope: dict[str, Any]) -> None:
     [
         *(
             pytest.param(rule, "an acknowledged item is handed out", marks=pytest.mark.slow)
-            for rule in ("read_after_claim", "segment_deleted_first")
+            for rule in (
+                "read_after_claim",
+                "segment_deleted_first",
+                "trust_from_the_send",
+                "observed",
+                "receipts_in_time",
+            )
         ),
         ("trust", "an acknowledged item is handed out"),
-        ("trust_from_the_send", "an acknowledged item is handed out"),
-        ("observed", "an acknowledged item is handed out"),
         ("done_waits", "an acknowledged item is handed out"),
         ("takeover", "stuck"),
-        ("receipts_in_time", "an acknowledged item is handed out"),
         ("receipts_read", "an acknowledged item is handed out"),
     ],
 )

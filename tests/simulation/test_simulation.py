@@ -35,7 +35,7 @@ def simulate(*arguments: str, module: str = JOBS) -> subprocess.CompletedProcess
         (JOBS, 12, 1),
         (ACTORS, 3, 1),
         pytest.param(GANGS, 1, 4, marks=pytest.mark.slow),
-        (QUEUES, 6, 2),
+        (QUEUES, 1, 2),
         pytest.param(MACHINES, 1, 1, marks=pytest.mark.slow),
     ],
 )

@@ -126,9 +126,8 @@ def test_a_full_temporary_directory_is_waited_out_and_told(
             daemon.run_agent(f"file://{tmp_path}/root", AgentOptions(network=NetworkSettings(inbound=False)), on_join)
         )
     assert len(joined) == 1
-    assert [record.message for record in caplog.records] == [
-        "this host cannot take an agent yet: [Errno 28] No space left on device"
-    ]
+    told = [record.message for record in caplog.records if "cannot take an agent" in record.message]
+    assert told == ["this host cannot take an agent yet: [Errno 28] No space left on device"]
     assert not open_files() - before, "no try leaves its lock behind"
 
 

@@ -66,7 +66,7 @@ async def test_a_death_is_told_while_a_file_of_the_inbox_is_looked_at(cluster: C
 
 async def test_a_waiting_job_takes_at_most_400_bytes_between_two_repairs(cluster: Cluster) -> None:
     """A million of them take 400 MB of the pass's holder, whatever is in their records."""
-    user, agent, jobs = await cluster.core(), await join(cluster, "a"), 100
+    user, agent, jobs = await cluster.core(), await join(cluster, "a"), 200
     parent = await launch(user)
     await agent.claim()
     workspace = {"blob": BlobKeys.key(user.now(), "0" * 64)}
