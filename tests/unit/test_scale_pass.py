@@ -66,7 +66,7 @@ async def test_a_death_is_told_while_a_file_of_the_inbox_is_looked_at(cluster: C
 
 async def test_a_waiting_job_takes_at_most_400_bytes_between_two_repairs(cluster: Cluster) -> None:
     """A million of them take 400 MB of the pass's holder, whatever is in their records."""
-    user, agent, jobs = await cluster.core(), await join(cluster, "a"), 200
+    user, agent, jobs = await cluster.core(), await join(cluster, "a"), 300
     parent = await launch(user)
     await agent.claim()
     workspace = {"blob": BlobKeys.key(user.now(), "0" * 64)}
@@ -80,7 +80,8 @@ async def test_a_waiting_job_takes_at_most_400_bytes_between_two_repairs(cluster
     try:
         await repair.run({})
         gc.collect()
-        kept = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(False, "*/tests/*")])
+        ours = [tracemalloc.Filter(True, f"*/{package}/*") for package in ("fray_layouts", "fray_coordinator")]
+        kept = tracemalloc.take_snapshot().filter_traces(ours)  # and not what else goes on in this process
     finally:
         tracemalloc.stop()
     assert sum(trace.size for trace in kept.traces) <= 400 * jobs
