@@ -6,8 +6,7 @@ from contextvars import ContextVar
 
 from fray.cluster.api import Cluster
 from fray.cluster.backends import backend_of, surrounding_root
-from fray.cluster.local_cluster import local_clusters
-from fray.cluster.storage import StorageCluster
+from fray.cluster.storage import StorageCluster, local_clusters
 from fray_layouts.errors import InvalidInput
 from fray_runtime.current_task import task_environ
 from fray_runtime.variables import read_variable

@@ -1,7 +1,4 @@
-"""The private clusters that this process has created, so that code in their threads finds them and launches there.
-
-`LocalCluster`: a private cluster on a temporary directory, with an agent inside this process.
-"""
+"""`LocalCluster`: a private cluster on a temporary directory, with an agent inside this process."""
 
 from __future__ import annotations
 
@@ -17,8 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from weakref import WeakValueDictionary
+from typing import Any
 
 import msgspec
 
@@ -27,7 +23,7 @@ from fray.cluster.arguments import checked_requests
 from fray.cluster.callable_references import CallableReferences, is_reference
 from fray.cluster.log_printer import LineEcho
 from fray.cluster.prestart import PRESTART_MODULES
-from fray.cluster.storage import StorageCluster
+from fray.cluster.storage import StorageCluster, local_clusters
 from fray.types import JobId, JobRequest, ResourceConfig
 from fray_agents.agent.agent import Agent, AgentOptions, ExitReason
 from fray_agents.host.agent_lock import lock_folder
@@ -41,16 +37,6 @@ from fray_coordinator.protocol.transitions import is_terminal
 from fray_coordinator.store.file_objects import forgo_syncs
 from fray_layouts.records import JobRecord, Resources
 from fray_runtime.current_task import PRIVATE_VAR
-
-if TYPE_CHECKING:
-    from fray.cluster.storage import StorageCluster
-
-
-local_clusters: WeakValueDictionary[str, StorageCluster] = WeakValueDictionary()
-"""The open `LocalCluster`s by root. Empty in a forked child, because their agents run in the parent."""
-
-os.register_at_fork(after_in_child=local_clusters.clear)
-
 
 log = logging.getLogger("fray")
 

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 from fray import sync
 from fray.cluster import log_printer
@@ -166,3 +167,9 @@ async def _read_last(core: Core, job_id: str, count: int) -> list[LogLine]:
 
 def _warn(job: JobRecord, why: str) -> None:
     log.warning("job %s waits: %s", job.id, why)
+
+
+local_clusters: WeakValueDictionary[str, StorageCluster] = WeakValueDictionary()
+"""The open `LocalCluster`s by root. Empty in a forked child, because their agents run in the parent."""
+
+os.register_at_fork(after_in_child=local_clusters.clear)

@@ -234,6 +234,17 @@ def test_importing_fray_imports_no_store_and_no_service() -> None:
     assert out.strip() == ""
 
 
+@pytest.mark.parametrize(
+    "use",
+    ["fray.queue import FileQueue", "fray.rpc import ActorServer", "fray.pool import WorkerPool", "fray import actor"],
+)
+def test_who_uses_a_cluster_imports_no_agent(use: str) -> None:
+    """An agent's code takes as long to import as everything else together."""
+    code = f"import sys; from {use}; print('fray_agents.agent' in sys.modules, 'packaging' in sys.modules)"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert out.split() == ["False", "False"]
+
+
 def test_the_package_offers_its_names_and_no_others() -> None:
     import fray
 
