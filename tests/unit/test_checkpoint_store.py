@@ -11,6 +11,7 @@ from fray_coordinator.errors import Fenced, StoreUnavailable
 from fray_coordinator.jobs.stopping import stop
 from fray_coordinator.reconcile.reconciler import Reconciler
 from fray_coordinator.store.interface import ABSENT
+from fray_layouts.object_keys import CLUSTER_KEY
 from fray_layouts.work_keys import CheckpointKey
 from tests.support.scripted_agents import launch
 from tests.support.virtual import Cluster
@@ -119,11 +120,12 @@ async def test_old_checkpoints_are_collected_and_the_rest_goes_with_the_job(clus
     assert cluster.keys("jobs/") == cluster.keys("archive/") == cluster.keys("work/") == []
 
 
-async def test_a_checkpoint_costs_a_write_and_a_list(cluster: Cluster) -> None:
+async def test_a_checkpoint_costs_a_write_a_list_and_a_conditional_read(cluster: Cluster) -> None:
     core = await cluster.core()
     _, log = await open_log(core, "a-1", "a", 1)
     await log.write(b"x")
     asked = cluster.connections[0].asked
     asked.clear()
     await log.write(b"y")
-    assert sorted(verb for verb, _ in asked) == ["delete", "list", "put"]
+    asked.remove(("unchanged", CLUSTER_KEY))  # the answer to the read
+    assert sorted(verb for verb, _ in asked) == ["delete", "get_if_changed", "list", "put"]

@@ -11,8 +11,9 @@ import pytest
 
 from fray_agents.agent.agent import Agent, AgentOptions
 from fray_agents.agent.membership import BEATS_PER_CHECK
+from fray_coordinator.actors.checkpoints import open_log
 from fray_coordinator.core import Core
-from fray_coordinator.errors import StoreUnavailable
+from fray_coordinator.errors import Fenced, StoreUnavailable
 from fray_coordinator.jobs import notifications
 from fray_coordinator.jobs.lookup import find_job, read_job
 from fray_coordinator.jobs.stopping import stop
@@ -22,9 +23,10 @@ from fray_coordinator.protocol.cluster_identity import CONFIRMED_SECONDS
 from fray_coordinator.protocol.transitions import Status
 from fray_coordinator.store.interface import ABSENT, ANY, Object
 from fray_coordinator.store.memory import MemoryBackend, MemoryContents
-from fray_layouts.object_keys import AgentKeys
+from fray_layouts.object_keys import CLUSTER_KEY, AgentKeys
 from fray_layouts.records import Doorbell, Resources
 from fray_layouts.spec_parsing import parse_spec
+from fray_layouts.work_keys import CheckpointKey
 from tests.support.fake_tasks import fake
 from tests.support.scripted_agents import join, launch
 from tests.support.virtual import Cluster
@@ -100,6 +102,44 @@ async def test_a_write_that_is_tried_again_in_another_cluster_does_not_conclude_
     cluster.replace(ours)
     await stopping
     assert (await read_job(user, job)).record.status == "stopped"
+
+
+@pytest.mark.parametrize("returns", ["later", "before the root is read", "before the list"])
+async def test_a_checkpoint_in_another_cluster_acknowledges_no_call(cluster: Cluster, returns: str) -> None:
+    """A frozen attempt wakes while another cluster is at its root, which returns between any two of its requests."""
+    late, core = await cluster.core(local=False), await cluster.core(local=False)
+    _, first = await open_log(late, "a-1", "a", 1)
+    await first.write(b"one")
+    _, second = await open_log(core, "a-1", "a", 2)
+    await second.write(b"two")
+    ours, connection = cluster.contents, cluster.connections[0]
+    await strange_cluster(cluster)
+
+    async def returned() -> None:
+        cluster.replace(ours)
+
+    if returns == "before the root is read":
+        connection.before["get", CLUSTER_KEY] = returned
+    if returns == "before the list":
+        connection.before["list", CheckpointKey.prefix("a-1", "a")] = returned
+    writing = asyncio.create_task(first.write(b"late"))
+    await asyncio.sleep(10)
+    cluster.replace(ours)
+    with pytest.raises(Fenced):
+        await writing
+    assert (await open_log(core, "a-1", "a", 3))[0] == b"two"
+
+
+async def test_no_attempt_goes_on_from_the_checkpoints_of_another_cluster(cluster: Cluster) -> None:
+    core = await cluster.core(local=False)
+    _, log = await open_log(core, "a-1", "a", 1)
+    await log.write(b"one")
+    ours = cluster.contents
+    await strange_cluster(cluster)
+    opening = asyncio.create_task(open_log(core, "a-1", "a", 2))
+    await asyncio.sleep(10)
+    cluster.replace(ours)
+    assert (await opening)[0] == b"one"
 
 
 async def test_an_agent_joins_again_if_only_its_record_is_gone(cluster: Cluster, tmp_path: Path) -> None:

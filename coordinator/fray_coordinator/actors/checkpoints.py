@@ -5,6 +5,7 @@ An object is one line of JSON, the head, followed by the state's bytes.
 
 import asyncio
 from dataclasses import dataclass, field
+from enum import Enum, auto
 
 import msgspec
 
@@ -12,11 +13,21 @@ from fray_coordinator.concurrency import map_concurrently
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord, Fenced, StoreError
 from fray_coordinator.protocol.naming import Checkpoint, checkpoint, fence, landed_before
-from fray_coordinator.store.interface import ABSENT, Applied, Object, Outcome
+from fray_coordinator.store.interface import ABSENT, Applied, Object, Outcome, Version
 from fray_layouts import codec
 from fray_layouts.errors import Malformed
 from fray_layouts.records import CheckpointHead
 from fray_layouts.work_keys import CheckpointKey
+
+
+class Place(Enum):
+    """Where a checkpoint is in its sequence."""
+
+    HIGHEST = auto()
+    COVERED = auto()
+    """A later attempt has written a higher one."""
+    ABSENT = auto()
+    """It was written while another cluster was at the root, so this one does not have it."""
 
 
 @dataclass(slots=True)
@@ -40,21 +51,28 @@ class CheckpointLog:
             wanted = checkpoint(self.last, state)
             outcome = await _create(self.core, self.job, self.actor, wanted)
             if isinstance(outcome, Applied):
-                break
-            if not landed_before(_decoded(wanted.number, outcome.current), wanted):
+                version: Version | None = outcome.version
+            elif landed_before(_decoded(wanted.number, outcome.current), wanted):
+                version = outcome.current.version if outcome.current is not None else None
+            else:
                 raise _fenced(self.job, self.actor)
-            self._advance(wanted)
-        self._advance(wanted)
-        highest, _ = await asyncio.gather(_is_highest(self.core, self.job, self.actor, wanted.number), self._collect())
-        if not highest:
-            raise _fenced(self.job, self.actor)
+            await self.core.store.confirm_root()
+            place, _ = await asyncio.gather(
+                _place_of(self.core, self.job, self.actor, wanted.number, version), self._collect()
+            )
+            if place is Place.COVERED:
+                raise _fenced(self.job, self.actor)
+            if place is Place.HIGHEST:
+                self._advance(wanted)
+                if isinstance(outcome, Applied):
+                    return
 
     def _advance(self, made: Checkpoint) -> None:
         self._old.append(self.last.number)
         self.last = made
 
     async def _collect(self) -> None:
-        """Delete checkpoints that nobody will restore; the next write repeats a delete that failed."""
+        """Delete checkpoints below the last one that is surely in this cluster; the next write repeats what failed."""
         try:
             await map_concurrently(self._old, lambda number: self.core.store.delete(self._key(number)))
             self._old.clear()
@@ -86,17 +104,30 @@ async def open_log(core: Core, job: str, actor: str, attempt: int) -> tuple[byte
         if wanted is None:
             raise _fenced(job, actor)
         outcome = await _create(core, job, actor, wanted)
-        if isinstance(outcome, Applied) and await _is_highest(core, job, actor, wanted.number):
-            return wanted.state, CheckpointLog(core, job, actor, wanted, numbers)
+        if isinstance(outcome, Applied):
+            await core.store.confirm_root()
+            place = await _place_of(core, job, actor, wanted.number, outcome.version)
+            if place is Place.HIGHEST:
+                return wanted.state, CheckpointLog(core, job, actor, wanted, numbers)
 
 
-async def _list_numbers(core: Core, job: str, actor: str, after: str | None = None) -> list[int]:
-    rows = await core.store.list(CheckpointKey.prefix(job, actor), after)
+async def _list_numbers(core: Core, job: str, actor: str) -> list[int]:
+    rows = await core.store.list(CheckpointKey.prefix(job, actor))
     return [found.number for row in rows if (found := CheckpointKey.parse(row.key)) is not None]
 
 
-async def _is_highest(core: Core, job: str, actor: str, number: int) -> bool:
-    return not await _list_numbers(core, job, actor, after=CheckpointKey(job, actor, number).key())
+async def _place_of(core: Core, job: str, actor: str, number: int, version: Version | None) -> Place:
+    """The place of a checkpoint that was just written, or found, at this version.
+
+    The caller has confirmed the root since. So if another cluster was there at the write, the root has shown it, or the
+    version does now.
+    """
+    before = CheckpointKey(job, actor, number - 1).key()
+    rows = await core.store.list(CheckpointKey.prefix(job, actor), before, versions=True)
+    found = {key.number: row.version for row in rows if (key := CheckpointKey.parse(row.key)) is not None}
+    if max(found, default=0) > number:
+        return Place.COVERED
+    return Place.HIGHEST if found.get(number) == version else Place.ABSENT
 
 
 async def _read(core: Core, job: str, actor: str, number: int) -> Checkpoint | None:
