@@ -1,5 +1,5 @@
 from fray.actor.create import HostedActor as HostedActor, idempotent as idempotent
-from fray.actor.current import (
+from fray.actor.current_actor import (
     ActorContext as ActorContext,
     CurrentActor as CurrentActor,
     current_actor as current_actor,

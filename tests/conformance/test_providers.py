@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from fray_agents.provisioning.pool_checks import open_provider
 from fray_agents.provisioning.provider import MachineRequest, Provider
+from fray_agents.provisioning.provider_opening import open_provider
 from fray_coordinator.protocol.scaling.view import ListedState
 from tests.support.provider_worlds import CLUSTER_ID, POOL, WORLDS, ProviderWorld, core_of
 from tests.support.waiting import eventually

@@ -63,7 +63,7 @@ def test_files_that_a_job_leaves_can_be_fetched(
 def test_a_job_that_leaves_more_than_is_kept_fails_and_says_so(
     cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fray_agents.tasks.outputs.MAX_OUTPUT_FILES", 0)
+    monkeypatch.setattr("fray_agents.tasks.output_files.MAX_OUTPUT_FILES", 0)
     info = cluster.wait(cluster.launch(command("true", outputs=["pyproject.toml"])))
     assert info.exit is not None
     assert info.exit.kind == "too-large"

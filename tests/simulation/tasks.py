@@ -12,7 +12,7 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from fray_agents.tasks.outputs import FoundFile, FoundOutputs
+from fray_agents.tasks.output_files import FoundFile, FoundOutputs
 from fray_agents.tasks.task_handle import ResultFile, TaskExit, TaskSpec
 from fray_layouts.records import AttemptExit, ResourceUsage
 from fray_runtime.current_task import CHILDREN_MARKER

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
-from fray_agents.tasks.outputs import FoundOutputs
+from fray_agents.tasks.output_files import FoundOutputs
 from fray_agents.tasks.task_handle import (
     ResultFile,
     StartTask,

@@ -17,7 +17,7 @@ from fray_agents.agent.leases import Leases
 from fray_agents.agent.membership import Membership
 from fray_agents.agent.replica_runner import ReplicaRunner
 from fray_agents.environments.prepare import Preparer
-from fray_agents.tasks.outputs import FoundOutputs
+from fray_agents.tasks.output_files import FoundOutputs
 from fray_agents.tasks.task_handle import ResultFile, TaskExit, TaskFile, TaskHandle, TaskSpec
 from fray_coordinator.core import Core
 from fray_coordinator.jobs import notifications

@@ -10,8 +10,8 @@ import pytest
 
 from fray.machine_pools import read_fray_file
 from fray_agents.provisioning.identity import CLUSTER_LABEL, pool_labels, provider_name
-from fray_agents.provisioning.pool_checks import open_provider
 from fray_agents.provisioning.provider import MachineRequest, ProviderError
+from fray_agents.provisioning.provider_opening import open_provider
 from fray_agents.provisioning.providers import command
 from fray_agents.provisioning.providers.command import CommandProvider
 from fray_coordinator.core import open_core

@@ -13,8 +13,8 @@ import pytest
 from fray.cluster import pulling
 from fray.cluster.pulling import pull_outputs
 from fray.errors import NoOutputs
-from fray_agents.tasks import outputs
-from fray_agents.tasks.outputs import FoundOutputs, OutputsTooLarge, find_outputs
+from fray_agents.tasks import output_files
+from fray_agents.tasks.output_files import FoundOutputs, OutputsTooLarge, find_outputs
 from fray_agents.tasks.task_handle import TaskHandle
 from fray_agents.tasks.upload import upload_outputs
 from fray_coordinator.core import Core, open_core
@@ -83,13 +83,19 @@ def test_links_lead_to_files_inside_and_nowhere_else(tmp_path: Path) -> None:
 
 def test_more_files_or_bytes_than_are_kept_are_an_error_that_says_so(tmp_path: Path) -> None:
     fill(tmp_path)
-    with mock.patch.object(outputs, "MAX_OUTPUT_FILES", 4), pytest.raises(OutputsTooLarge, match="more than 4 files"):
+    with (
+        mock.patch.object(output_files, "MAX_OUTPUT_FILES", 4),
+        pytest.raises(OutputsTooLarge, match="more than 4 files"),
+    ):
         find_outputs(tmp_path, ["**"])
-    with mock.patch.object(outputs, "MAX_OUTPUT_BYTES", 30), pytest.raises(OutputsTooLarge, match="more than 30 B"):
+    with (
+        mock.patch.object(output_files, "MAX_OUTPUT_BYTES", 30),
+        pytest.raises(OutputsTooLarge, match="more than 30 B"),
+    ):
         find_outputs(tmp_path, ["**"])
     found = find_outputs(tmp_path, ["**"])
     (tmp_path / "log.txt").write_bytes(b"it grows" * 10)
-    with mock.patch.object(outputs, "MAX_OUTPUT_BYTES", 50), pytest.raises(OutputsTooLarge):
+    with mock.patch.object(output_files, "MAX_OUTPUT_BYTES", 50), pytest.raises(OutputsTooLarge):
         list(found.parts(OutputManifest()))
 
 

@@ -9,7 +9,7 @@ import pytest
 from google.rpc import code_pb2
 from msgspec.structs import replace
 
-from fray_agents.provisioning.pool_checks import check_pool
+from fray_agents.provisioning.provider_opening import check_pool
 from fray_agents.provisioning.providers import cloud_run, google_calls, tpu
 from fray_coordinator.core import Core
 from fray_layouts.records import CloudRunSettings, CommandSettings, ProvisioningSpec, TpuSettings

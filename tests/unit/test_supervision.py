@@ -51,7 +51,7 @@ AWAITED = {
     "fray/actor/storage_actors.py": (2, "`_wait` waits for both"),
     "fray/cluster/pulling.py": (1, "the generator awaits each part"),
     "fray/backends/ray/attempt_run.py": (1, "`run` awaits all"),
-    "fray/backends/iris/actor_calls.py": (1, "each call has a future"),
+    "fray/backends/iris/actors.py": (1, "each call has a future"),
     "fray/job/in_process.py": (2, "each task and call has a future, which gets every exception"),
     "fray/sync.py": (1, "each coroutine has a future, which gets every exception"),
     "fray/zephyr/backend.py": (2, "the block waits for all"),

@@ -26,7 +26,7 @@ from fray_agents.runner.task_log import LOCAL_SEAL_INTERVAL, SEAL_INTERVAL
 from fray_agents.tasks import health_check
 from fray_agents.tasks.callable_main import exception_fields
 from fray_agents.tasks.environment import job_variables, limits_of, task_environment
-from fray_agents.tasks.outputs import OutputsTooLarge
+from fray_agents.tasks.output_files import OutputsTooLarge
 from fray_agents.tasks.task_handle import StartFailed, StartTask, TaskExit, TaskHandle, TaskSpec
 from fray_agents.tasks.upload import KeepTrying, file_chunks, upload_logs, upload_outputs, upload_result
 from fray_coordinator.actors.naming import withdraw_all

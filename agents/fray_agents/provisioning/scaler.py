@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from fray_agents.provisioning.cluster_view import ClusterView
-from fray_agents.provisioning.pool_checks import open_provider
 from fray_agents.provisioning.pool_run import PoolRun
 from fray_agents.provisioning.provider import Provider, ProviderError
+from fray_agents.provisioning.provider_opening import open_provider
 from fray_coordinator.concurrency import decide_each, map_noting_problems
 from fray_coordinator.core import Core
 from fray_coordinator.errors import StoreError, describe_error, is_outage

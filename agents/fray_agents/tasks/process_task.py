@@ -27,7 +27,7 @@ from fray_agents.runner.untrusted_files import file_size, read_file
 from fray_agents.tasks import container_main
 from fray_agents.tasks.container import TaskContainer
 from fray_agents.tasks.force_kill import end_leftovers, kill_tree
-from fray_agents.tasks.outputs import FoundOutputs, find_outputs
+from fray_agents.tasks.output_files import FoundOutputs, find_outputs
 from fray_agents.tasks.task_handle import ResultFile, StartFailed, TaskExit, TaskFile, TaskSpec, read_task_file
 from fray_coordinator.concurrency import start_task
 from fray_layouts.errors import Malformed

@@ -13,7 +13,7 @@ from fray_agents.host.container_engine import ContainerSpec
 from fray_agents.runner.limits import Limits
 from fray_agents.runner.task_log import SEAL_INTERVAL
 from fray_agents.runner.untrusted_files import read_file
-from fray_agents.tasks.outputs import FoundOutputs
+from fray_agents.tasks.output_files import FoundOutputs
 from fray_layouts.errors import Temporary
 from fray_layouts.records import AttemptExit, ResourceUsage
 

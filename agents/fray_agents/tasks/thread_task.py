@@ -36,7 +36,7 @@ from typing import Any, Protocol, TextIO
 from fray_agents.runner.exit_report import MESSAGE_LIMIT, shortened
 from fray_agents.runner.task_log import CHUNK_BYTES, STREAMS, LineFormatter, LogChunks, chunk_name
 from fray_agents.tasks.callable_main import encode_result, exception_fields, failure_fields
-from fray_agents.tasks.outputs import FoundOutputs, find_outputs
+from fray_agents.tasks.output_files import FoundOutputs, find_outputs
 from fray_agents.tasks.process_task import ProcessTask
 from fray_agents.tasks.task_handle import (
     ResultFile,

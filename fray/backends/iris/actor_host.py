@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fray.actor.current import CurrentActor, set_current_actor
+from fray.actor.current_actor import CurrentActor, set_current_actor
 from fray.actor.returned import returned, without_generator
-from fray.backends.iris.actor_calls import IrisActorAddress, IrisActorHandle
+from fray.backends.iris.actors import IrisActorAddress, IrisActorHandle
 from fray.backends.iris.cluster import IrisCluster
 from fray.backends.iris.connection import AUTO
 from fray.backends.iris.replica_main import fail_for_good

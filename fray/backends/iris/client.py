@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fray.actor.create import requested_actor, retry_policy
-from fray.backends.iris.actor_calls import IrisActorAddress, IrisActorGroup, IrisActorHandle
 from fray.backends.iris.actor_host import PORT, serve_actor
+from fray.backends.iris.actors import IrisActorAddress, IrisActorGroup, IrisActorHandle
 from fray.backends.iris.cluster import IrisCluster
 from fray.backends.iris.connection import root_of
 from fray.client.api import Client

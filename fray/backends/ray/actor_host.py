@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from fray.actor.create import GRACE
-from fray.actor.current import CurrentActor, set_current_actor
+from fray.actor.current_actor import CurrentActor, set_current_actor
 from fray.actor.returned import returned, without_generator
 from fray.backends.ray.actor_calls import RayActorAddress, RayActorHandle
 from fray.backends.ray.connection import import_ray

@@ -103,8 +103,8 @@ async def _write(core: Core, pools: dict[str, PoolToSet], path: Path | None) -> 
 
 async def _check(core: Core, pools: dict[str, PoolToSet]) -> None:
     """Print what keeps the providers from making machines. Raises ProviderError if a pool can never have any."""
-    from fray_agents.provisioning.pool_checks import check_pool
     from fray_agents.provisioning.provider import ProviderError
+    from fray_agents.provisioning.provider_opening import check_pool
 
     checks = (check_pool(core, name, pool.provisioning) for name, pool in pools.items())
     for name, found in zip(pools, await asyncio.gather(*checks), strict=True):
