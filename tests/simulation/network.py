@@ -190,7 +190,7 @@ class StoreConnection:
         self.asked: dict[str, float] = {}
         self._storage = storage
         self._owner = owner
-        self._opened_at = storage.loop.now
+        self._has_met_the_cluster = False
         self._told = ServerClock(clock)
         self._draw = random.Random(storage.draw.getrandbits(64))
         self.suffer(rates)
@@ -206,8 +206,8 @@ class StoreConnection:
 
     @property
     def _is_a_newcomer(self) -> bool:
-        """Whether it was opened while another cluster is at the root: people let it wait, instead of joining that."""
-        return self._storage.strange is not None and self._opened_at >= self._storage.strange_since
+        """Whether it knows only the other cluster that is at the root: people let it wait, instead of joining that."""
+        return self._storage.strange is not None and not self._has_met_the_cluster
 
     # --- the verbs of a backend
 
@@ -273,6 +273,7 @@ class StoreConnection:
         about = " about a job" if area in ("jobs", "work", "blobs") else ""
         self.mishap(f"request{about}")
         result, told = await answer
+        self._has_met_the_cluster |= storage.strange is None
         self.mishap(f"reply{about}")
         self._told.learn(_date(int(told)), sent)
         return result
