@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -125,9 +126,35 @@ async def test_a_checkpoint_in_another_cluster_acknowledges_no_call(cluster: Clu
     writing = asyncio.create_task(first.write(b"late"))
     await asyncio.sleep(10)
     cluster.replace(ours)
-    with pytest.raises(Fenced):
+    with pytest.raises((Fenced, StoreUnavailable)):
         await writing
+    with pytest.raises(Fenced):
+        await first.write(b"late")
     assert (await open_log(core, "a-1", "a", 3))[0] == b"two"
+
+
+async def test_a_copy_in_which_a_later_attempt_has_written_fences_nobody_off(cluster: Cluster) -> None:
+    core, other = await cluster.core(local=False), await cluster.core(local=False)
+    _, log = await open_log(core, "a-1", "a", 1)
+    await log.write(b"one")
+    ours = cluster.contents
+    await strange_cluster(cluster)
+    for key, found in ours.objects.items():
+        if key.startswith("work/"):
+            cluster.contents.set(key, found)
+    number = log.last.number + 1
+    head = b'{"attempt":2,"writer":"other","fence":true}'
+    cluster.contents.set(CheckpointKey("a-1", "a", number).key(), Object(head + b"\nstrange", "v", 1.0))
+    writing = asyncio.create_task(log.write(b"two"))
+    opening = asyncio.create_task(open_log(other, "a-1", "a", 3))
+    await asyncio.sleep(10)
+    assert not opening.done()
+    cluster.replace(ours)
+    state, _ = await opening
+    assert state in (b"one", b"two")
+    with contextlib.suppress(Fenced):  # the next attempt may have been first
+        await writing
+        assert state == b"two"
 
 
 async def test_no_attempt_goes_on_from_the_checkpoints_of_another_cluster(cluster: Cluster) -> None:

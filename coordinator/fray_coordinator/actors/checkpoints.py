@@ -3,31 +3,19 @@
 An object is one line of JSON, the head, followed by the state's bytes.
 """
 
-import asyncio
 from dataclasses import dataclass, field
-from enum import Enum, auto
 
 import msgspec
 
 from fray_coordinator.concurrency import map_concurrently
 from fray_coordinator.core import Core
-from fray_coordinator.errors import BadRecord, Fenced, StoreError
+from fray_coordinator.errors import BadRecord, Fenced, StoreError, StoreUnavailable
 from fray_coordinator.protocol.naming import Checkpoint, checkpoint, fence, landed_before
 from fray_coordinator.store.interface import ABSENT, Applied, Object, Outcome, Version
 from fray_layouts import codec
 from fray_layouts.errors import Malformed
 from fray_layouts.records import CheckpointHead
 from fray_layouts.work_keys import CheckpointKey
-
-
-class Place(Enum):
-    """Where a checkpoint is in its sequence."""
-
-    HIGHEST = auto()
-    COVERED = auto()
-    """A later attempt has written a higher one."""
-    ABSENT = auto()
-    """It was written while another cluster was at the root, so this one does not have it."""
 
 
 @dataclass(slots=True)
@@ -50,29 +38,29 @@ class CheckpointLog:
         while True:
             wanted = checkpoint(self.last, state)
             outcome = await _create(self.core, self.job, self.actor, wanted)
-            if isinstance(outcome, Applied):
-                version: Version | None = outcome.version
-            elif landed_before(_decoded(wanted.number, outcome.current), wanted):
-                version = outcome.current.version if outcome.current is not None else None
-            else:
-                raise _fenced(self.job, self.actor)
             await self.core.store.confirm_root()
-            place, _ = await asyncio.gather(
-                _place_of(self.core, self.job, self.actor, wanted.number, version), self._collect()
-            )
-            if place is Place.COVERED:
+            if isinstance(outcome, Applied):
+                version = outcome.version
+            else:  # what was in the way may have been another cluster's, or is collected: then the list will say so
+                found = await self.core.store.get(self._key(wanted.number))
+                if found is None:
+                    continue
+                if not landed_before(_decoded(wanted.number, found), wanted):
+                    raise _fenced(self.job, self.actor)
+                version = found.version
+            if not await _is_highest(self.core, self.job, self.actor, wanted.number, version):
                 raise _fenced(self.job, self.actor)
-            if place is Place.HIGHEST:
-                self._advance(wanted)
-                if isinstance(outcome, Applied):
-                    return
+            self._advance(wanted)
+            if isinstance(outcome, Applied):
+                await self._collect()
+                return
 
     def _advance(self, made: Checkpoint) -> None:
         self._old.append(self.last.number)
         self.last = made
 
     async def _collect(self) -> None:
-        """Delete checkpoints below the last one that is surely in this cluster; the next write repeats what failed."""
+        """Delete checkpoints that nobody will restore; the next write repeats a delete that failed."""
         try:
             await map_concurrently(self._old, lambda number: self.core.store.delete(self._key(number)))
             self._old.clear()
@@ -96,18 +84,19 @@ async def open_log(core: Core, job: str, actor: str, attempt: int) -> tuple[byte
     """
     writer = core.rng.unique_id()
     while True:
+        await core.store.confirm_root()
         numbers = await _list_numbers(core, job, actor)
         highest = await _read(core, job, actor, numbers[-1]) if numbers else None
         if numbers and highest is None:
             continue  # deleted since it was listed, so there is a higher one
+        await core.store.confirm_root()  # a state that was read in another cluster, or in a copy, is not restored
         wanted = fence(highest, attempt, writer)
         if wanted is None:
             raise _fenced(job, actor)
         outcome = await _create(core, job, actor, wanted)
         if isinstance(outcome, Applied):
             await core.store.confirm_root()
-            place = await _place_of(core, job, actor, wanted.number, outcome.version)
-            if place is Place.HIGHEST:
+            if await _is_highest(core, job, actor, wanted.number, outcome.version):
                 return wanted.state, CheckpointLog(core, job, actor, wanted, numbers)
 
 
@@ -116,18 +105,24 @@ async def _list_numbers(core: Core, job: str, actor: str) -> list[int]:
     return [found.number for row in rows if (found := CheckpointKey.parse(row.key)) is not None]
 
 
-async def _place_of(core: Core, job: str, actor: str, number: int, version: Version | None) -> Place:
-    """The place of a checkpoint that was just written, or found, at this version.
+async def _is_highest(core: Core, job: str, actor: str, number: int, version: Version) -> bool:
+    """Whether there is no higher checkpoint than the one that was just written, or found, at this version.
 
     The caller has confirmed the root since. So if another cluster was there at the write, the root has shown it, or the
-    version does now.
+    list does now.
+
+    Raises:
+        StoreUnavailable: this cluster does not have the checkpoint at this version.
     """
     before = CheckpointKey(job, actor, number - 1).key()
     rows = await core.store.list(CheckpointKey.prefix(job, actor), before, versions=True)
     found = {key.number: row.version for row in rows if (key := CheckpointKey.parse(row.key)) is not None}
     if max(found, default=0) > number:
-        return Place.COVERED
-    return Place.HIGHEST if found.get(number) == version else Place.ABSENT
+        return False
+    if found.get(number) != version:
+        why = "another cluster was at the root, or lists and writes do not agree on versions: see `fray doctor`"
+        raise StoreUnavailable(f"checkpoint {number} of {actor} is not in the list as it was written; {why}")
+    return True
 
 
 async def _read(core: Core, job: str, actor: str, number: int) -> Checkpoint | None:
