@@ -28,6 +28,8 @@ from fray_layouts.object_keys import JobKeys, NameKeys
 from fray_layouts.queue_keys import QueueKeys, TaskKeys
 from fray_layouts.queue_records import PoolRecord, QueueRecord, TaskOutcome, decode_outcomes, encode_outcomes
 
+log = logging.getLogger("fray")
+
 NAME_KIND = "queue"
 """Kind of a pool's name, which it shares with its queue."""
 OUTCOME_SAMPLE = 100
@@ -132,8 +134,6 @@ async def _is_used(core: Core, tasks: TaskKeys, pool: PoolRecord) -> bool:
         return True
     return any(await map_concurrently(pool.jobs, lambda job: core.store.get(JobKeys.key(job))))
 
-
-log = logging.getLogger("fray")
 
 LATE_WRITE_SECONDS = 5.0
 """Seconds by which a batch may appear later than the time in its name and still be found by the next read."""

@@ -1,10 +1,7 @@
 """Creates actors as jobs, one or a group, and hosts an actor in its job.
 
-Checks of an actor's configuration, and the retry policy that follows from it.
-
-Creates actors as jobs, one or a group.
-
-The process of an actor: creates the object and serves it, in a job of its own or in the program that hosts it.
+First an actor's configuration is checked, and its retry policy follows from it. Then its job is launched. In that job's
+process, or in the program that hosts it, `serve_actor` and `host_actor` create the object and serve it.
 """
 
 import contextvars
@@ -56,6 +53,9 @@ from fray_layouts.states import NameState
 from fray_runtime.current_task import on_stop, task_environ
 from fray_runtime.variables import read_variable
 
+T = TypeVar("T")
+log = logging.getLogger("fray")
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -101,9 +101,6 @@ def retry_policy(cls: type, config: ActorConfig) -> RetryPolicy:
     """The retry policy that the actor announces to its callers in the metadata of its endpoint."""
     marked = [name for name, member in inspect.getmembers(cls) if hasattr(member, "__fray_idempotent__")]
     return RetryPolicy(config.max_task_retries or 0, marked, config.checkpoint is not None)
-
-
-T = TypeVar("T")
 
 
 def create_actors(cluster: StorageCluster, request: JobRequest, count: int) -> StorageActorGroup[Any]:
@@ -224,8 +221,6 @@ def actor_request(
         outage="run" if config.outage == "run" else "",
     )
 
-
-log = logging.getLogger("fray")
 
 GRACE = 10.0
 """Seconds between the request that an actor end and its kill. Running calls may end in that time."""

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from fray_agents.host.gce_metadata import GceHost
     from fray_layouts.records import Resources, SliceMember
 
+log = logging.getLogger("fray")
+
 
 def device_of(gpus: str | None, tpu: str | None) -> DeviceConfig:
     """The device that a job asks for. Raises UsageError if both options are given, and what `parse_gpus` raises."""
@@ -84,9 +86,6 @@ def chosen_workspace(folder: str | None, none: bool) -> WorkspaceChoice | None:
 def print_stored(workspace: StoredWorkspace) -> None:
     """Print on stderr, in one line, which workspace was stored."""
     output.echo(f"fray: {workspace}", err=True)
-
-
-log = logging.getLogger("fray")
 
 
 def parse_place(

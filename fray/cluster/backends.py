@@ -1,9 +1,11 @@
-"""The backends without storage, each known by the kind of its roots. The rest of Fray names none of them.
+"""The backends without storage, each known by the kind of its roots. Other modules reach them only through here.
 
 `open_cluster`, `current_client` and `create_job_ctx` ask here first. A backend is a package in `fray.backends`; its
-module `entry` is a `BackendEntry`, and is imported only when a root names it or a program asks where it runs.
+module `entry` is a `BackendEntry`, and is imported only when a root names it or a program asks where it runs. Besides,
+packages offer users some names of backends (`__init__.pyi`), and `create_job_ctx("ray")` names Ray.
 """
 
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any, Protocol, cast
 
@@ -30,13 +32,13 @@ class BackendEntry(Protocol):
         """The `fray.client.api.Client` of a cluster that `open_cluster` opened."""
 
     def job_context(
-        self, cluster: Cluster, max_workers: int, resources: ResourceConfig, options: dict[str, Any]
+        self, root: str, max_workers: int, resources: Callable[[], ResourceConfig], options: dict[str, Any]
     ) -> Any:
-        """The `fray.job.job_context.JobContext` on a cluster that `open_cluster` opened.
+        """The `fray.job.job_context.JobContext` for a program under a root of this kind.
 
         Args:
             max_workers: the number of tasks that run at once, if the scheduler does not decide that.
-            resources: what each task reserves.
+            resources: returns what each task reserves.
             options: further ones that the caller of `create_job_ctx` gave.
         """
 

@@ -34,6 +34,8 @@ from fray_layouts.spec import is_gang
 if TYPE_CHECKING:
     pass
 
+log = logging.getLogger("fray")
+
 
 PRINT_TIMEOUT = 1.0
 """Seconds that the end of a wait, or of the program, waits for the terminal to show the jobs' output."""
@@ -117,8 +119,6 @@ class DriverOutput:
 
         return DriverLog(await self._core(), self._has_log_only, log_printer.printer.value.put)
 
-
-log = logging.getLogger("fray")
 
 READS_PER_SECOND, LOCAL_READS_PER_SECOND = 10, 100
 """Reads per second of the logs of all running jobs together. On a bucket a read is one or two requests; on local files

@@ -33,6 +33,8 @@ from fray_runtime.variables import read_variable
 if TYPE_CHECKING:
     from fray.workspace.upload import StoredWorkspace
 
+log = logging.getLogger("fray")
+
 
 def as_children(specs: Sequence[JobSpec], mine: CurrentJob | None, namespace: str) -> list[JobSpec]:
     """Fill in the parent `mine`, the namespace and the current user of specs that do not name these.
@@ -126,9 +128,6 @@ def as_group(requests: Sequence[JobRequest], group: JobGroupConfig) -> list[JobR
             remedy = "a job of a group is always a new one and is not looked up by its id; leave it out"
             raise InvalidInput(f"requests[{number}].id", request.id, remedy)
     return [dataclasses.replace(request, namespace=group.namespace or request.namespace) for request in requests]
-
-
-log = logging.getLogger("fray")
 
 
 class LaunchingCluster(ConnectedCluster):

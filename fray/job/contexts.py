@@ -4,10 +4,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, Literal, TypeVar
 
 from fray.cluster.backends import backend_of
-from fray.cluster.current import environment_root, open_cluster
+from fray.cluster.current import environment_root
 from fray.errors import InvalidInput
 from fray.job.in_process import SyncContext, ThreadContext
 from fray.job.job_context import JobContext
@@ -70,8 +71,8 @@ def _on_backend(
 ) -> JobContext:
     backend = backend_of(root)
     assert backend is not None
-    resources = _task_resources(memory, num_cpus)
-    context: JobContext = backend.job_context(open_cluster(root), max_workers, resources, options)
+    resources = partial(_task_resources, memory, num_cpus)
+    context: JobContext = backend.job_context(root, max_workers, resources, options)
     return context
 
 

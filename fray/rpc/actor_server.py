@@ -50,6 +50,8 @@ from fray_runtime.directories import host_dir, private_dir, user_dir
 from fray_runtime.network import NetworkSettings
 from fray_runtime.variables import read_variable
 
+log = logging.getLogger("fray")
+
 _MAX_DIR_LENGTH = 80
 """Bytes of the longest path of a directory for sockets. The path of a socket itself may have 107 bytes (unix(7))."""
 
@@ -89,8 +91,6 @@ def _listens(path: Path) -> bool:
         probe.setblocking(False)
         return probe.connect_ex(str(path)) != errno.ECONNREFUSED  # other errors, as of a full queue, mean a listener
 
-
-log = logging.getLogger("fray")
 
 EXIT_TERMINATED = 128 + 15
 """Exit code of a process that SIGTERM ended. Its job counts as stopped or preempted, not as failed."""

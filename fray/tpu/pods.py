@@ -21,6 +21,8 @@ from fray_layouts.errors import InvalidInput
 from fray_layouts.object_keys import ReservationKeys
 from fray_layouts.records import AgentRecord
 
+T = TypeVar("T")
+
 CHECK_INTERVAL = 10.0
 """Seconds between two checks of the available slices. Each check reads every agent's record."""
 
@@ -87,8 +89,6 @@ class FlexChoice:
         self._wanted = wanted
         return wanted if self._agreeing >= CHECKS_BEFORE_CHANGE else self.current
 
-
-T = TypeVar("T")
 
 MAX_RETRIES_PREEMPTION, MAX_RETRIES_FAILURE = 1_000_000, 10
 """Default retries of resumable functions. Preemptions should never end them, but a function that always fails should

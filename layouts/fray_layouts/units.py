@@ -1,4 +1,4 @@
-"""Sizes and words for people: bytes are read and written with their units, and lists become text.
+"""Sizes, durations and words for people: "512MiB" and "2h5m" are read and written, and lists become text.
 
 Sizes such as "512MiB" and durations such as "2h5m", as people write and read them.
 

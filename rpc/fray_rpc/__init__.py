@@ -2,7 +2,7 @@
 
 Calls are authenticated in both directions. They run in the order in which each caller made them, and at most once in
 each server. This package knows nothing of storage, names, jobs, or actors that move; `fray.rpc` and `fray.queue` do. Of
-the project it imports only base classes of errors, bounds, the parsing of JSON, and `fray_runtime.pickling`.
+the project it imports only base classes of errors, bounds, the parsing of JSON, and `fray_runtime`.
 
     client     channels: one to each server, which keeps its calls through connections that break
     server     accepts connections, runs calls in order, keeps outcomes until they are acknowledged
@@ -11,8 +11,8 @@ the project it imports only base classes of errors, bounds, the parsing of JSON,
     errors     the errors of all of these
 
 Reading order: `client.channel`, `wire.messages`, `server.server`, `client.remote_channel`, `server.connection`,
-`server.call_table`; then the reading orders of `wire`, `client` and `server`. docs/actors-transport.md says what this
-layer guarantees, why, and where the time goes. layouts/actors.md has every byte of a connection.
+`server.call_table`; then what `wire`, `client` and `server` say of their modules. docs/actors-transport.md says what
+this layer guarantees, why, and where the time goes. layouts/actors.md has every byte of a connection.
 """
 
 from fray_rpc.client.channel import Channel as Channel

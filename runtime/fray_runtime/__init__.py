@@ -5,6 +5,6 @@ of this user alone, and `network` says where servers listen. `pickling` serializ
 cannot import; `users_main` and `spawned_main` are the `__main__` of a task's processes. `current_task` is the task in
 which this code runs.
 
-This package imports no other one but the layouts. So a task that only calls an actor, or asks who it is, does not load
-the agent, the store or the protocol.
+`forks` starts processes while no other thread forks. This package imports no other one but the layouts. So a program
+that calls an actor or uses a queue loads no code of agents.
 """

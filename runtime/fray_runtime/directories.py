@@ -29,6 +29,7 @@ from fray_runtime.forks import no_forks
 from fray_runtime.variables import read_variable
 
 log = logging.getLogger("fray")
+T = TypeVar("T")
 
 
 SHORTAGE_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
@@ -161,8 +162,6 @@ def _remove_tree(directory: Path) -> None:
     if os.path.lexists(directory):
         log.warning("%s cannot be removed: %s", directory, trouble.strip()[-500:])
 
-
-T = TypeVar("T")
 
 THREADS = 4
 """Threads that work at once: with more the disk would only switch between them."""

@@ -2,9 +2,9 @@
 
 cloudpickle does the work. Two things are added to each piece of code, and two for `__main__`.
 
-Bytecode is understood by one minor version of
-Python only, and another one crashes on it, so the version is stored with it and the reader checks it first. The path of
-the source file is stored too, because cloudpickle 3.1.3 drops it, and then tracebacks name neither file nor line.
+Bytecode is understood by one minor version of Python only, and another one crashes on it, so the version is stored with
+it and the reader checks it first. The path of the source file is stored too, because cloudpickle 3.1.3 drops it, and
+then tracebacks name neither file nor line.
 
 A function or class that is a name of this process's `__main__` becomes that name of the reader's (`users_main`). An
 object whose own pickle is a name of `__main__`, such as a function with a cache, is pickled by value or refused: the

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from fray.cluster import LocalCluster, create_cluster
+from fray.cluster import LocalCluster, create_cluster, open_cluster
 from fray.errors import InvalidInput
-from fray.job import RayContext, create_job_ctx
+from fray.job import RayContext, ThreadContext, create_job_ctx
 from fray.types import ResourceConfig, TpuConfig, TpuTopologyInfo, get_tpu_topology
 from fray_layouts.topology import TPU_TOPOLOGIES, tpu_family
 from tests.support import second_names
@@ -152,6 +152,17 @@ def test_a_local_cluster_with_options_is_no_folder_of_that_name() -> None:
     with pytest.raises(InvalidInput, match=r"local\?nodes=3"):
         create_cluster("local?nodes=3")
     threads.close()
+
+
+def test_on_iris_a_job_context_has_threads_and_needs_no_iris(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FRAY_CLUSTER_SPEC", "iris:auto")
+    with create_job_ctx("auto", max_workers=2, memory="1GB") as context:
+        assert isinstance(context, ThreadContext)
+
+
+def test_a_root_that_may_be_meant_as_a_folder_is_not_taken_for_an_iris() -> None:
+    with pytest.raises(InvalidInput, match=r"for a folder '\./iris'"):
+        open_cluster("iris")
 
 
 def test_tasks_on_ray_need_ray() -> None:

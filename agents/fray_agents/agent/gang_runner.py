@@ -38,6 +38,8 @@ from fray_layouts.object_keys import AgentKeys
 from fray_layouts.records import AgentRecord, HintEndpoint, JobRecord, PlacementMember, ReplicaExit
 from fray_layouts.states import ExitKind, HoldingPhase
 
+log = logging.getLogger("fray")
+
 ASK_INTERVAL = 0.7
 """Average seconds between two questions."""
 
@@ -112,8 +114,6 @@ async def _endpoint(core: Core, peer: PlacementMember, network: str) -> HintEndp
     found = record_of(await core.records.read(AgentKeys.key(peer.agent), AgentRecord, one_of_many=True))
     return found.hint_endpoint if found is not None and found.inbound and found.network == network else None
 
-
-log = logging.getLogger("fray")
 
 LEAVING_PATIENCE = 3.0
 """Seconds that an agent which leaves waits for the store to take the end of a gang's attempt, before it ends its

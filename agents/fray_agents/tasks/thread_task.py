@@ -54,6 +54,8 @@ from fray_runtime import current_task
 from fray_runtime.directories import remove_tree
 from fray_runtime.threads import new_thread
 
+log = logging.getLogger("fray")
+
 _holders: Counter[tuple[str, str]] = Counter()
 _before: dict[str, str | None] = {}
 
@@ -207,9 +209,6 @@ def tee_process_streams() -> None:
         stream = getattr(sys, name)
         if stream is not None and not isinstance(stream, OutputTee):
             setattr(sys, name, OutputTee(name, stream))
-
-
-log = logging.getLogger("fray")
 
 
 class ThreadTask:

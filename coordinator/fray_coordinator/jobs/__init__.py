@@ -9,5 +9,5 @@
 4. Meanwhile `waiting` waits for the end, `logs` reads the output, `lookup` finds jobs, and the `why_*` modules explain
    to people why a job waits.
 
-`pools` has the records of pools and machines. The decisions are in the modules of the same names in `protocol`.
+`pools` has the records of pools and machines. The decisions are in `protocol`.
 """

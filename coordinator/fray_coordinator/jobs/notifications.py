@@ -1,4 +1,4 @@
-"""Tells agents what changed: the doorbells of pools and of placements, and the mailbox of each agent.
+"""Tells agents what changed: the doorbells, the index of owners of placements, each agent's mailbox, and drains.
 
 A bell is a hint that an index changed; a lost ring costs latency. A bucket accepts one write of a key per second, and
 many processes may ring at once. A process whose ring is rejected reads the bell. If somebody else has rung since, that

@@ -1,7 +1,7 @@
 """Explains in one line for people why a job waits, also in a reservation or with its launch group.
 
-Every command and wait shows the line. It looks at the records of the job and of the live agents only, and makes no
-request.
+Every command and wait shows the line. It follows from the records of the job, of the live agents and of the
+reservations around the job; only `reservations_around` makes requests.
 """
 
 from __future__ import annotations

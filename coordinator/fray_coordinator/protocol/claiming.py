@@ -1,6 +1,6 @@
-"""Claims of pending jobs, and the index in which claimers look for them.
+"""The index of pending jobs, and the claims of those that agents find in it.
 
-The pending index: which entries stay, which are deleted, and which must be created.
+**The pending index**: which entries stay, which are deleted, and which must be created.
 
 **Invariant.** Every PENDING job can be found: it has an entry, or the next repair creates one.
 
@@ -17,7 +17,7 @@ attempt has ended. The entry of the later attempt is created first. An entry wit
 time is further away than the quarantine: behind, or ahead, since no submitter writes such a time. It is deleted on
 condition of the version that was read before the record was found absent.
 
-Claims of pending jobs.
+**Claims.**
 
 **Invariant.** At most one agent runs an attempt, and an agent that might hold one lists it in every heartbeat.
 

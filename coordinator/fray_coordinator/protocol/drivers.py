@@ -14,7 +14,7 @@ Or: the driver dies after it has written only one of its two records, and the jo
 every agent is. Its record, which lists the job, is created first. The job is created RUNNING under the agent's lease.
 It has one attempt, and ends when the agent is found dead (`commit.requeue_lost`), even if the job was created after the
 death. The driver's jobs are children of that attempt: they end when it no longer runs, and a child that is submitted
-too late is not started (`cascade`).
+too late is not started (`protocol.stopping`).
 """
 
 from fray_coordinator.protocol.transitions import Status

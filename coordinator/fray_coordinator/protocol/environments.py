@@ -1,6 +1,6 @@
 """The environment of a job: its version of Python, and the environments that a pool's agents build in advance.
 
-The version of Python that a job runs with.
+**Python.** The version that a job runs with.
 
 **Invariant.** A callable is loaded by the minor version that pickled it: its code is bytecode, which no other version
 reads.
@@ -14,7 +14,7 @@ reads.
 host lacks the version leaves the job to hosts that have it. If no host has it, the job fails with a message that says
 so.
 
-The environments that a pool of agents names, so that its agents build them before jobs need them.
+**Pools.** The environments that a pool of agents names, so that its agents build them before jobs need them.
 
 **Invariant.** The workspace archive of an environment that a pool names is kept, even if no job uses it any more.
 

@@ -1,6 +1,6 @@
 """Failure detection: when an agent is declared dead, when it must be reaped, and which jobs were dropped.
 
-Dead agents.
+**Dead agents.**
 
 **Invariant.** Neither an outage of the store nor a frozen observer makes a live agent dead. Every job of a dead agent
 is requeued.
@@ -18,7 +18,7 @@ agent can be applied. The dead record lists the jobs that are left to requeue; i
 them has been seen to agree with the index. If O does not know the agent's state, the state says neither that the agent
 lives nor that it is dead; O then goes by the beat alone, and waits as long as any agent may promise.
 
-Dropped jobs: jobs whose records say RUNNING, under a live agent that does not list them.
+**Dropped jobs.** These are jobs whose records say RUNNING, under a live agent that does not list them.
 
 **Invariant.** A job that its live holder has dropped runs again. A job that the holder has, or may have, stays with it.
 

@@ -1,6 +1,6 @@
 """The identity of a submitted job, when a submission finds an earlier job, and how a file of the inbox becomes one.
 
-Ids and namespaces.
+**Ids and namespaces.**
 
 **Invariant.** A top-level job that names no namespace shares its namespace only with its descendants. A job that is
 submitted again with the same id of its own is found again.
@@ -14,7 +14,7 @@ submitted again with the same id of its own is found again.
 **Why this cannot happen.** The namespace is the job's id. If the spec has an `id` of its own, the job's id is made from
 it and the namespace that was named, if any, so it is the same at every submission.
 
-Resubmission under an id of one's own: the earlier job is found if it runs the same.
+**Resubmission** under an id of one's own: the earlier job is found if it runs the same.
 
 **Invariant.** A submission under an id gives its submitter a job that runs what was asked for, or an error.
 
@@ -28,7 +28,7 @@ Resubmission under an id of one's own: the earlier job is found if it runs the s
 callables nor their workspaces, since the same callable pickles differently from process to process. The standard input
 and the workspaces of commands are compared by their content, since each month has its own key for the same content.
 
-Admission of files that people drop into the inbox.
+**Admission** of files that people drop into the inbox.
 
 **Invariant.** Each version of a dropped file becomes exactly one job, however many agents see the file and whenever
 they die.

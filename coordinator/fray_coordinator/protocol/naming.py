@@ -1,6 +1,6 @@
 """Names of actors, the endpoints published under them, and the checkpoints of durable actors.
 
-Names and endpoints.
+**Names and endpoints.**
 
 **Invariant.** A caller that has seen (incarnation, attempt) of a name never meets a lower pair, and one incarnation of
 a name lives at a time.
@@ -20,7 +20,7 @@ condition of what was there before. Callers keep the highest pair that they have
 repeated, so an endpoint that a dead process still writes is removed, too. A name whose job does not appear within a
 minute is free again, and until the job appears no caller is given the name.
 
-Checkpoints of a durable actor: one sequence of create-only numbers for all attempts of its job.
+**Checkpoints** of a durable actor: one sequence of create-only numbers for all attempts of its job.
 
 **Invariant.** The checkpoint with the highest number holds every call that was acknowledged.
 
@@ -31,11 +31,14 @@ Checkpoints of a durable actor: one sequence of create-only numbers for all atte
 3. Attempt 1 wakes, writes the next number, and answers calls too.
 4. There are two histories, and the next restore loses one of them.
 
+Or: attempt 1 wakes while another cluster is at its root, where no number shows attempt 2.
+
 **Why this cannot happen.** An attempt first creates the next number as a fence that holds the state it restored, so the
-number that an earlier attempt would write next is taken. After every applied create the writer lists the numbers. A
-fence that is not the highest is made again from the highest; a checkpoint that is not the highest is not acknowledged.
-A writer deletes lower numbers only after its own exists. A reader that lists a number and then does not find it lists
-again.
+number that an earlier attempt would write next is taken. After every applied create the writer confirms the root and
+lists the numbers with their versions. What was created in another cluster is not listed at its version, and is created
+again. A fence that is not the highest is made again from the highest; a checkpoint that is not the highest is not
+acknowledged. A writer deletes lower numbers only after its own exists. A reader that lists a number and then does not
+find it lists again.
 """
 
 from dataclasses import dataclass, field

@@ -1,6 +1,6 @@
 """Segments of a queue: their size and name, which one to claim, and when the lease of a finished one may go.
 
-Names and leases of segments.
+**Names and leases.**
 
 **Invariant.** A segment counts whenever its create is applied, until its lease says that all items are done. After that
 it never counts again.
@@ -18,10 +18,10 @@ time. A consumer that claims a segment that looks late reads that log first, and
 finished. A segment is not finished merely because it looks late: a copy, a restored backup or a changed mode makes it
 look late, too.
 
-Scans of a queue: what a listing of segments and leases shows, which segment to claim, and when to scan again.
+**Scans** of a queue: what a listing of segments and leases shows, which segment to claim, and when to scan again.
 
-**Invariant.** A segment that nobody holds is claimed by some live consumer. Only the claim decides who has it; this
-module only saves requests.
+**Invariant.** A segment that nobody holds is claimed by some live consumer. Only the claim decides who has it; a
+scan only saves requests.
 
 **Unsafe sequence.**
 

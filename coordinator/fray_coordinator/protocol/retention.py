@@ -1,6 +1,6 @@
 """Retention and archiving: when what has ended moves to the archive, and when it is removed.
 
-Retention of finished jobs, unused pools, blobs and the records of ended agents.
+**Retention** of finished jobs, unused pools, blobs and the records of ended agents.
 
 **Invariant.** A job's record outlives everything that belongs to it. A waiter that finds the record gone raises an
 error and never hangs.
@@ -17,7 +17,7 @@ condition of the marked version. Only a record under `archive/` is removed: it h
 if a second one is left under `jobs/`, that moves first. A record stays while the inbox holds its version. A job is kept
 for at least the quarantine plus the time after which a submitter gives up.
 
-Archiving: the record of a job that ended long ago moves from `jobs/` to `archive/`, so that `jobs/` stays short.
+**Archiving.** The record of a job that ended long ago moves from `jobs/` to `archive/`, so that `jobs/` stays short.
 
 **Invariant.** From its creation to its removal by retention, a job has a record under `jobs/` or under `archive/`, and
 the one under `archive/` has ended. A reader that looks under `jobs/` first and then under `archive/` finds it. No job

@@ -1,6 +1,6 @@
 """The lease of a role that one process has at a time, such as the reconciler's and the scaler's.
 
-All roles.
+**All roles.**
 
 **Invariant.** Some process soon has the role, whoever dies; two that both believe that they have it do no harm.
 
@@ -14,7 +14,7 @@ All roles.
 show the same state. A lease that cannot be read ages in the same way, and is then replaced. And the lease protects
 nothing: every write of its holder is conditional by itself, and every call to another system is idempotent.
 
-The lease of the reconciler, and what its record hands on to the next holder.
+**The reconciler.** Its lease, and what its record hands on to the next holder.
 
 **Invariant.** Some process soon runs the pass, whoever dies; two at once do no harm.
 
@@ -25,7 +25,7 @@ The lease of the reconciler, and what its record hands on to the next holder.
 3. Each further successor does the same, and no death is ever declared.
 
 **Why this cannot happen.** The suspects are in the lease's record, and a successor inherits them. The lease ages as
-`role_lease` says. If the record cannot be read, only hints and suspects are lost, and suspects are observed again.
+that of any role. If the record cannot be read, only hints and suspects are lost, and suspects are observed again.
 """
 
 from collections import Counter

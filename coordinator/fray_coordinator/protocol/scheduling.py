@@ -1,6 +1,6 @@
 """Scheduling: the shape of a job, what a host lacks for it, its GPUs, and where in the index a claimer begins.
 
-Entries of the pending index.
+**Entries** of the pending index.
 
 **Invariant.** A job's index entry is a function of its record, so that every agent that creates a missing entry uses
 the same name.
@@ -13,7 +13,7 @@ the same name.
 
 **Why this cannot happen.** `entry_of` reads nothing but the record.
 
-Assignment of a host's GPUs to jobs.
+**GPUs** of a host, as they are assigned to jobs.
 
 **Invariant.** The jobs on a GPU never have more than one GPU together, and a job that asked for a whole GPU shares it
 with nobody.

@@ -1,6 +1,6 @@
 """Stop requests, and their cascade to the children of a job.
 
-Stop requests.
+**Stop requests.**
 
 **Invariant.** Once a stop is acknowledged, no later attempt starts.
 
@@ -14,7 +14,7 @@ Stop requests.
 of a job with the flag ends it STOPPED instead, whoever writes it. A pending job is stopped by one write; if a claim was
 applied first, U reads the record again and sets the flag.
 
-Cascade: a child ends with the attempt of its parent that launched it.
+**Cascade**: a child ends with the attempt of its parent that launched it.
 
 **Invariant.** A child that is not detached runs only while its parent runs the attempt that the child names, and a
 short time longer.

@@ -8,7 +8,8 @@ asked for it.
 
 **Items.**
 
-ready --take--> out --complete--> done release: out --> ready lose: nothing counts any more
+An item that is ready is taken, and is out. `complete` makes it done; `release` makes it ready again. After `lose`
+nothing counts any more.
 
 **Claims.** The lease is written first, then the segment is read. If there is no segment, the lease is deleted again.
 """

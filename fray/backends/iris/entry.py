@@ -8,8 +8,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fray.backends.iris.connection import AUTO, in_iris_job
+from fray_layouts.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from fray.client.api import Client
     from fray.cluster.api import Cluster
     from fray.job.job_context import JobContext
@@ -22,6 +25,9 @@ def root_of_this_process() -> str | None:
 
 
 def open_cluster(root: str) -> Cluster:
+    """An `IrisCluster`. Raises InvalidInput: the root has no colon, and so may be meant as a folder."""
+    if not root.startswith("iris:"):
+        raise InvalidInput("root", root, "for an Iris, give 'iris://host:port' or 'iris:auto'; for a folder './iris'")
     from fray.backends.iris.cluster import IrisCluster
 
     return IrisCluster(root)
@@ -33,7 +39,9 @@ def open_client(cluster: Cluster) -> Client:
     return FrayIrisClient(cluster)
 
 
-def job_context(cluster: Cluster, max_workers: int, resources: ResourceConfig, options: dict[str, Any]) -> JobContext:
+def job_context(
+    root: str, max_workers: int, resources: Callable[[], ResourceConfig], options: dict[str, Any]
+) -> JobContext:
     """Threads of this process: on Iris each task would be a job of its own."""
     from fray.job.in_process import ThreadContext
 

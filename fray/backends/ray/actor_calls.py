@@ -2,7 +2,7 @@
 
 Ray carries the calls and, if that is allowed, makes them again.
 
-Finds out the status of actors on Ray by asking their hosts.
+The status of an actor is what its host answers.
 """
 
 from __future__ import annotations

@@ -13,6 +13,8 @@ from fray_layouts.errors import InvalidInput
 from fray_runtime.variables import read_variable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from fray.client.api import Client
     from fray.cluster.api import Cluster
     from fray.job.job_context import JobContext
@@ -53,8 +55,11 @@ def open_client(cluster: Cluster) -> Client:
     return RayClient(cluster)
 
 
-def job_context(cluster: Cluster, max_workers: int, resources: ResourceConfig, options: dict[str, Any]) -> JobContext:
+def job_context(
+    root: str, max_workers: int, resources: Callable[[], ResourceConfig], options: dict[str, Any]
+) -> JobContext:
     """A `RayContext`, whose tasks are Ray's; Ray decides how many run at once."""
     from fray.backends.ray.job_context import RayContext
+    from fray.cluster import current
 
-    return RayContext(cluster, resources, **options)
+    return RayContext(current.open_cluster(root), resources(), **options)

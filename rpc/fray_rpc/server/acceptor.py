@@ -11,7 +11,7 @@ the keys cannot be read, the known ones stay valid.
 **Unsafe sequence.** Each connection gets a thread, and thousands of callers never send anything. Or each unknown key
 makes the server read the bucket. **Why this cannot happen.** Unauthenticated callers share this thread. At most
 `MAX_UNAUTHENTICATED` of them wait, and each has `HANDSHAKE_TIMEOUT` seconds and the bytes of one head. Those that name
-an unknown key wait for a shared read of the keys, at most one a second (`accepted_keys`). A failure of one connection
+an unknown key wait for a shared read of the keys, at most one a second (`AcceptedKeys`). A failure of one connection
 ends only that connection.
 
 **Invariant.** Callers from one host keep no caller from another host away. **Unsafe sequence.** A caller waits for an

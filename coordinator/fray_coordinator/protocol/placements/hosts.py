@@ -14,7 +14,7 @@ A host is all that an agent has, what else uses it and for how long, and where i
 The free resources in a heartbeat only tell how soon that room is free, and what owners have reserved there is added to
 them first.
 
-Packing.
+**Packing.**
 
 **Invariant.** Equal bundles get hosts whenever there is room for all of them. Slices are given whole or not at all.
 

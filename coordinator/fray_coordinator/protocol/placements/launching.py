@@ -1,6 +1,7 @@
 """Launching: how the records of a group's jobs come to be, and at which ports a gang's replicas meet.
 
-Launching a group: the records of its jobs are created first, then the group's own record, which names them all.
+**Groups.** At the launch of a group the records of its jobs are created first, then the group's own record, which names
+them all.
 
 **Invariant.** Either all jobs of a group may start, or none ever does.
 
@@ -16,7 +17,7 @@ were not stopped yet run.
 and the group's record is created last. Whoever gives up an incomplete group first creates that record, already ended,
 and then stops its jobs. If S wakes, it finds that the record exists.
 
-The ports at which a gang's replicas meet. The host of replica 0 holds them from its vote on.
+**Ports** at which a gang's replicas meet. The host of replica 0 holds them from its vote on.
 
 **Invariant.** All replicas of an attempt get the same port, and replica 0 can listen on it.
 

@@ -1,6 +1,6 @@
 """Reservations and launch groups: which jobs enter, how bundles come and go, when it ends, and what its agents hold.
 
-Jobs and bundles.
+**Jobs and bundles.**
 
 **Invariant.** A reservation that was held stays held until it ends, and the agent that has a bundle decides which job
 uses it. No job runs in a group before all of its bundles were there at once, and no job waits in a reservation that has
@@ -22,7 +22,7 @@ its agent is lost. If a job of a group ends before the group is held, the group 
 stops the jobs that are left in it, and so does each repair. An end that was decided on an earlier version is not
 written if the reservation was renewed since.
 
-Private pools: the bundles that agents hold for a reservation, as room for the gangs and groups in it.
+**Private pools**: the bundles that agents hold for a reservation, as room for the gangs and groups in it.
 
 **Invariant.** The jobs in a reservation never use more of a host than the bundles that the reservation holds there.
 

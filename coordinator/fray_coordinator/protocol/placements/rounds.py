@@ -1,6 +1,6 @@
 """Rounds: what the pass writes about an owner that forms, and which owners the index has.
 
-Rounds: what the pass writes about an owner that forms, namely its members and its start.
+**Members and start.**
 
 **Invariant.** An owner starts only while every one of its members keeps room for it, and no attempt starts while an
 earlier one runs.

@@ -1,8 +1,8 @@
 """Demand: the machines that the waiting work needs besides what is free or on its way, and what a machine holds.
 
-The number and the capacity of the hosts of a pool's machines, before there is a machine and after.
+The hosts of a pool's machines are known by number and capacity, before there is a machine and after.
 
-Demand.
+**Demand.**
 
 **Invariant.** Work that fits on no machine of the pool orders none, and what a host offers is counted once.
 

@@ -1,6 +1,6 @@
 """Where a run of the scaler may act: the accounts in which a pool has machines, and the pools of this process.
 
-The accounts of providers in which the machines of a pool are, whatever the pool's record says now.
+**Accounts** of providers: those in which a pool has machines, whatever its record says now.
 
 **Invariant.** A machine is looked for, and deleted, in the account where it was made.
 
@@ -18,7 +18,8 @@ every account that one of them names, and makes no machine there unless the pool
 record can only be in an account where the last run could have made one, or found one. The scaler's record lists these
 accounts until a run that could read everything has found nothing there.
 
-The pools that a process may scale: those that its user named or described; for agents on machines, every pool.
+**Scope**: the pools that a process may scale. These are the ones that its user named or described; for agents on
+machines, every pool.
 
 **Invariant.** A process runs a program of a pool, or uses its user's rights at a cloud, only for pools that this user
 named on the command line or described in a file of their own. Nothing that is written to the bucket adds a pool. The
