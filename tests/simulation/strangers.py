@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from fray_coordinator.protocol.transitions import TERMINAL
+from fray_coordinator.protocol.transitions import TERMINAL, Status
 from fray_coordinator.store.interface import ANY, AttemptFailed, Object, check_key
 from fray_layouts import codec
 from fray_layouts.errors import InvalidInput, Malformed
@@ -234,6 +234,8 @@ class Strangers:
         """
         if JobKeys.key(job.id) in self.odd:
             return True
+        if job.status == Status.UNADMITTED and ArchiveKeys.key(job.id) in self.odd:
+            return True  # nobody knows whether it has been admitted before
         if job.parent is None:
             return False
         above = self.world.watching.jobs.get(job.parent.job)
