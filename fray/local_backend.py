@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
 
-from fray.actor.current_actor import in_actor
+from fray.actor.running_actor import in_actor
 from fray.client.storage_client import StorageClient
 from fray.cluster.job_handle import JobHandle
 from fray.cluster.local_cluster import LocalCluster

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fray.actor.current_actor import CurrentActor
+from fray.actor.running_actor import CurrentActor
 from fray.sync import persist_in_thread
 from fray.types import CheckpointConfig
 from fray_coordinator.actors.checkpoints import CheckpointLog, open_log

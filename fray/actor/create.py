@@ -18,8 +18,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from fray.actor.caller import ActorAddress
 from fray.actor.checkpointing import CheckpointJournal, restore
-from fray.actor.current_actor import CurrentActor, set_current_actor
 from fray.actor.handle import ActorHandle
+from fray.actor.running_actor import CurrentActor, set_current_actor
 from fray.actor.storage_actors import StorageActorGroup, StorageActorHandle
 from fray.cluster.api import Cluster
 from fray.cluster.current import storage_cluster

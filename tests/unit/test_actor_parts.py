@@ -15,7 +15,7 @@ from fray.actor import ActorConfig, ActorUnavailableError, CheckpointConfig, cur
 from fray.actor.caller import ActorAddress, HandleCaller, wait_for_endpoint
 from fray.actor.checkpointing import restore
 from fray.actor.create import actor_request, retry_policy, validated
-from fray.actor.current_actor import CurrentActor
+from fray.actor.running_actor import CurrentActor
 from fray.client import StorageClient
 from fray.cluster import StorageCluster
 from fray.cluster.actor_metadata import ActorEndpoint

@@ -12,7 +12,7 @@ import pytest
 
 from fray.actor import CheckpointConfig
 from fray.actor.checkpointing import restore
-from fray.actor.current_actor import CurrentActor
+from fray.actor.running_actor import CurrentActor
 from fray.cluster import JobRequest, LocalCluster, StorageCluster
 from fray.cluster.current_job import CurrentJob
 from fray.pool import PoolClosed, WorkerPool, worker_supervisor

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
+import re
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import fray
 from fray.client import JobAlreadyExists
 from fray.device_flops import device_flops, device_flops_for_jax_device
 from fray.errors import InvalidInput, JobFailed
@@ -243,6 +246,19 @@ def test_who_uses_a_cluster_imports_no_agent(use: str) -> None:
     code = f"import sys; from {use}; print('fray_agents.agent' in sys.modules, 'packaging' in sys.modules)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert out.split() == ["False", "False"]
+
+
+def test_no_module_hides_a_name_that_its_package_offers() -> None:
+    """Once a submodule is imported, it is the package's attribute of that name. `fray.current_client` can be called."""
+    stubs = list(Path(fray.__file__).parent.rglob("__init__.pyi"))
+    assert len(stubs) > 5
+    hidden = {
+        str(module)
+        for stub in stubs
+        for name in re.findall(r"\bas (\w+)", stub.read_text())
+        if (module := stub.with_name(f"{name}.py")).exists()
+    }
+    assert [Path(path).name for path in hidden] == ["current_client.py"]
 
 
 def test_the_package_offers_its_names_and_no_others() -> None:

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fray.actor.current_actor import CurrentActor, set_current_actor
 from fray.actor.returned import returned, without_generator
+from fray.actor.running_actor import CurrentActor, set_current_actor
 from fray.backends.iris.actors import IrisActorAddress, IrisActorHandle
 from fray.backends.iris.cluster import IrisCluster
 from fray.backends.iris.connection import AUTO

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from fray.actor.create import GRACE
-from fray.actor.current_actor import CurrentActor, set_current_actor
 from fray.actor.returned import returned, without_generator
+from fray.actor.running_actor import CurrentActor, set_current_actor
 from fray.backends.ray.actor_calls import RayActorAddress, RayActorHandle
 from fray.backends.ray.connection import import_ray
 from fray.sync import LoopThread
