@@ -211,12 +211,14 @@ def check_idle(world: World) -> None:
         if not any(verb == "delete" for verb, _ in requests):
             break
     budget = _budget(sum(host.agent is not None for host in world.hosts), is_quiet)
-    if reservations := list(world.storage.contents.keys(ReservationKeys.area, None)):
+    if list(world.storage.contents.keys(ReservationKeys.area, None)):
         budget["list", "placements"] += math.ceil(IDLE / (ClusterSettings().repair_interval * JITTER))
-        # The repair reads each once after its last change, and is rare in a quiet cluster.
-        since = EPOCH + world.loop.now - IDLE - QUIET_INTERVALS * ClusterSettings().repair_interval / JITTER
-        changed = [key for key in reservations if world.storage.contents.objects[key].updated > since]
-        budget["get", "reservations"] += len(changed)
+    # The repair reads each record once after its last change, and is rare in a quiet cluster.
+    since = EPOCH + world.loop.now - IDLE - QUIET_INTERVALS * ClusterSettings().repair_interval / JITTER
+    objects = world.storage.contents.objects
+    for area in (JobKeys.area, ReservationKeys.area):
+        changed = [key for key in world.storage.contents.keys(area, None) if objects[key].updated > since]
+        budget["get", area.rstrip("/")] += len(changed)
     for request, sent in requests.items():
         if sent > budget[request]:
             message = f"{sent} times {' '.join(request)} in {IDLE:g} s, and {budget[request]} are stated"
