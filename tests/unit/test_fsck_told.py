@@ -117,3 +117,22 @@ async def test_machines_and_their_output_belong_there(cluster: Cluster) -> None:
     assert await troubles(user) == {}
     await user.store.put(MachineKeys.key("p", name), b"{", ANY)
     assert "makes and removes no machines" in (await troubles(user))[MachineKeys.key("p", name)]
+
+
+async def test_an_object_whose_remedy_changes_between_the_snapshots_is_named_all_the_same(cluster: Cluster) -> None:
+    """It may be set aside, until an agent comes whose record cannot be read and might list the job."""
+    core = await cluster.core()
+    job = await launch(core)
+    await core.store.put(JobKeys.key(job.id), b"{", ANY)
+    connection = cluster.connections[-1]
+
+    async def first() -> None:
+        connection.before["list", AgentKeys.area] = second
+
+    async def second() -> None:
+        await core.store.put(AgentKeys.key("odd"), b"{", ANY)
+
+    connection.before["list", AgentKeys.area] = first
+    named = await troubles(core)
+    assert cluster.keys(AgentKeys.area) == [AgentKeys.key("odd")]
+    assert JobKeys.key(job.id) in named

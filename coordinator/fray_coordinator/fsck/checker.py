@@ -109,9 +109,14 @@ async def repair(core: Core) -> list[Moved]:
 async def _confirmed(core: Core) -> Iterator[SuspectedProblem]:
     """The problems that two snapshots agree on. Only hashes of the first are kept, because there may be any number."""
     first = await take_snapshot(core)
-    before = {hash((suspicion.problem, suspicion.versions)) for suspicion in _suspected(first)}
+    before = {_sign(suspicion) for suspicion in _suspected(first)}
     again = await take_snapshot(core, first) if before else None
-    return (s for s in _suspected(again) if hash((s.problem, s.versions)) in before) if again else iter(())
+    return (found for found in _suspected(again) if _sign(found) in before) if again else iter(())
+
+
+def _sign(suspicion: SuspectedProblem) -> int:
+    """What two snapshots must agree on. A remedy may change meanwhile: it depends on what else is at work."""
+    return hash((suspicion.problem.key, suspicion.problem.what, suspicion.versions))
 
 
 def _suspected(seen: Snapshot) -> Iterator[SuspectedProblem]:
