@@ -50,7 +50,7 @@ example-autoscale: $(VENV)/.demo
 PYTEST := $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
 
 test: $(VENV)/.dev
-	@echo "lint, types and some 7,050 tests: four minutes on two idle cores, longer beside other work"
+	@echo "lint, types and some 7,050 tests: four to five minutes on two idle cores, longer beside other work"
 	$(MAKE) --jobs=2 check tests
 
 tests: collected
