@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -105,6 +104,22 @@ async def test_a_write_that_is_tried_again_in_another_cluster_does_not_conclude_
     assert (await read_job(user, job)).record.status == "stopped"
 
 
+async def returned(cluster: Cluster, contents: MemoryContents) -> None:
+    cluster.replace(contents)
+
+
+async def copy_with_a_later_attempt(cluster: Cluster, number: int) -> MemoryContents:
+    """Put a copy of the actor's checkpoints at the root of another cluster, in which attempt 2 made this number."""
+    ours = cluster.contents
+    await strange_cluster(cluster)
+    for key, found in ours.objects.items():
+        if key.startswith("work/"):
+            cluster.contents.set(key, found)
+    head = b'{"attempt":2,"writer":"other"}'
+    cluster.contents.set(CheckpointKey("a-1", "a", number).key(), Object(head + b"\nstrange", "v", 1.0))
+    return cluster.contents
+
+
 @pytest.mark.parametrize("returns", ["later", "before the root is read", "before the list"])
 async def test_a_checkpoint_in_another_cluster_acknowledges_no_call(cluster: Cluster, returns: str) -> None:
     """A frozen attempt wakes while another cluster is at its root, which returns between any two of its requests."""
@@ -116,13 +131,10 @@ async def test_a_checkpoint_in_another_cluster_acknowledges_no_call(cluster: Clu
     ours, connection = cluster.contents, cluster.connections[0]
     await strange_cluster(cluster)
 
-    async def returned() -> None:
-        cluster.replace(ours)
-
     if returns == "before the root is read":
-        connection.before["get", CLUSTER_KEY] = returned
+        connection.before["get_if_changed", CLUSTER_KEY] = lambda: returned(cluster, ours)
     if returns == "before the list":
-        connection.before["list", CheckpointKey.prefix("a-1", "a")] = returned
+        connection.before["list", CheckpointKey.prefix("a-1", "a")] = lambda: returned(cluster, ours)
     writing = asyncio.create_task(first.write(b"late"))
     await asyncio.sleep(10)
     cluster.replace(ours)
@@ -133,40 +145,66 @@ async def test_a_checkpoint_in_another_cluster_acknowledges_no_call(cluster: Clu
     assert (await open_log(core, "a-1", "a", 3))[0] == b"two"
 
 
-async def test_a_copy_in_which_a_later_attempt_has_written_fences_nobody_off(cluster: Cluster) -> None:
-    core, other = await cluster.core(local=False), await cluster.core(local=False)
+async def test_a_checkpoint_that_only_another_cluster_has_is_written_again(cluster: Cluster) -> None:
+    core = await cluster.core(local=False)
     _, log = await open_log(core, "a-1", "a", 1)
-    await log.write(b"one")
     ours = cluster.contents
     await strange_cluster(cluster)
-    for key, found in ours.objects.items():
-        if key.startswith("work/"):
-            cluster.contents.set(key, found)
-    number = log.last.number + 1
-    head = b'{"attempt":2,"writer":"other","fence":true}'
-    cluster.contents.set(CheckpointKey("a-1", "a", number).key(), Object(head + b"\nstrange", "v", 1.0))
-    writing = asyncio.create_task(log.write(b"two"))
-    opening = asyncio.create_task(open_log(other, "a-1", "a", 3))
+    cluster.connections[0].before["get_if_changed", CLUSTER_KEY] = lambda: returned(cluster, ours)
+    with pytest.raises(StoreUnavailable, match="another cluster was at the root"):
+        await log.write(b"one")
+    await log.write(b"two")
+    assert (await open_log(core, "a-1", "a", 2))[0] == b"two"
+
+
+async def test_a_copy_in_which_a_later_attempt_has_written_fences_nobody_off(cluster: Cluster) -> None:
+    core = await cluster.core(local=False)
+    _, log = await open_log(core, "a-1", "a", 1)
+    ours = cluster.contents
+    await copy_with_a_later_attempt(cluster, log.last.number + 1)
+    writing = asyncio.create_task(log.write(b"one"))
+    await asyncio.sleep(10)
+    assert not writing.done()
+    cluster.replace(ours)
+    await writing
+    assert (await open_log(core, "a-1", "a", 2))[0] == b"one"
+
+
+@pytest.mark.parametrize("comes", ["before", "before the list", "before the read"])
+async def test_no_attempt_goes_on_from_the_checkpoints_of_a_copy(cluster: Cluster, comes: str) -> None:
+    core = await cluster.core(local=False)
+    _, log = await open_log(core, "a-1", "a", 1)
+    await log.write(b"one")
+    ours, prefix = cluster.contents, CheckpointKey.prefix("a-1", "a")
+    number = log.last.number + (0 if comes == "before the read" else 5)
+    copy = await copy_with_a_later_attempt(cluster, number)
+    if comes != "before":
+        cluster.replace(ours)
+        cluster.connections[0].before["list" if comes == "before the list" else "get", prefix] = lambda: returned(
+            cluster, copy
+        )
+    opening = asyncio.create_task(open_log(core, "a-1", "a", 2))
     await asyncio.sleep(10)
     assert not opening.done()
     cluster.replace(ours)
-    state, _ = await opening
-    assert state in (b"one", b"two")
-    with contextlib.suppress(Fenced):  # the next attempt may have been first
-        await writing
-        assert state == b"two"
+    assert (await opening)[0] == b"one"
 
 
-async def test_no_attempt_goes_on_from_the_checkpoints_of_another_cluster(cluster: Cluster) -> None:
+async def test_a_fence_that_only_another_cluster_has_is_made_again(cluster: Cluster) -> None:
     core = await cluster.core(local=False)
     _, log = await open_log(core, "a-1", "a", 1)
     await log.write(b"one")
     ours = cluster.contents
     await strange_cluster(cluster)
+    strange = cluster.replace(ours)
+    cluster.connections[0].before["put", CheckpointKey.prefix("a-1", "a")] = lambda: returned(cluster, strange)
     opening = asyncio.create_task(open_log(core, "a-1", "a", 2))
     await asyncio.sleep(10)
+    assert not opening.done()
     cluster.replace(ours)
-    assert (await opening)[0] == b"one"
+    with pytest.raises(StoreUnavailable, match="another cluster was at the root"):
+        await opening
+    assert (await open_log(core, "a-1", "a", 2))[0] == b"one"
 
 
 async def test_an_agent_joins_again_if_only_its_record_is_gone(cluster: Cluster, tmp_path: Path) -> None:

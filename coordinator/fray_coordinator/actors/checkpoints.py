@@ -11,7 +11,7 @@ from fray_coordinator.concurrency import map_concurrently
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord, Fenced, StoreError, StoreUnavailable
 from fray_coordinator.protocol.naming import Checkpoint, checkpoint, fence, landed_before
-from fray_coordinator.store.interface import ABSENT, Applied, Object, Outcome, Version
+from fray_coordinator.store.interface import ABSENT, NOT_MODIFIED, Applied, Object, Outcome, Version
 from fray_layouts import codec
 from fray_layouts.errors import Malformed
 from fray_layouts.records import CheckpointHead
@@ -84,13 +84,10 @@ async def open_log(core: Core, job: str, actor: str, attempt: int) -> tuple[byte
     """
     writer = core.rng.unique_id()
     while True:
-        await core.store.confirm_root()
-        numbers = await _list_numbers(core, job, actor)
-        highest = await _read(core, job, actor, numbers[-1]) if numbers else None
-        if numbers and highest is None:
-            continue  # deleted since it was listed, so there is a higher one
-        await core.store.confirm_root()  # a state that was read in another cluster, or in a copy, is not restored
-        wanted = fence(highest, attempt, writer)
+        numbers, found = await _list_numbers(core, job, actor), None
+        if numbers and (found := await _confirmed(core, CheckpointKey(job, actor, numbers[-1]).key())) is None:
+            continue
+        wanted = fence(_decoded(numbers[-1], found) if numbers else None, attempt, writer)
         if wanted is None:
             raise _fenced(job, actor)
         outcome = await _create(core, job, actor, wanted)
@@ -125,8 +122,17 @@ async def _is_highest(core: Core, job: str, actor: str, number: int, version: Ve
     return True
 
 
-async def _read(core: Core, job: str, actor: str, number: int) -> Checkpoint | None:
-    return _decoded(number, await core.store.get(CheckpointKey(job, actor, number).key()))
+async def _confirmed(core: Core, key: str) -> Object | None:
+    """The object, if this cluster has it as it was read.
+
+    None: it was deleted since it was listed, so there is a higher checkpoint; or another cluster was at the root when
+    it was read, such as a copy of this one.
+    """
+    found = await core.store.get(key)
+    await core.store.confirm_root()
+    if found is None or await core.store.get_if_changed(key, found.version) is not NOT_MODIFIED:
+        return None
+    return found
 
 
 async def _create(core: Core, job: str, actor: str, wanted: Checkpoint) -> Outcome:
