@@ -107,10 +107,6 @@ class Storage:
         """Whether it was ever written in another root, where some may have read it before they confirmed the root."""
         return key in self._written_elsewhere
 
-    def wrote_elsewhere(self, prefix: str) -> bool:
-        """Whether anything under these names was written in another root."""
-        return any(key.startswith(prefix) for key in self._written_elsewhere)
-
     def perform(self, key: str, act: Callable[[], Coroutine[Any, Any, T]], sender: Participant, sent: float) -> T:
         """Perform a request of that time now; raises `AttemptFailed` with the storage's answer."""
         self.operations += 1
