@@ -19,7 +19,7 @@ from concurrent.futures import CancelledError, Future, wait
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
-from fray_coordinator.clock import JITTER, STORE_PAUSES, backoff
+from fray_coordinator.backoff import JITTER, STORE_PAUSES, backoff
 from fray_coordinator.errors import StoreError
 from fray_coordinator.per_process import PerProcess
 from fray_layouts.errors import Permanent

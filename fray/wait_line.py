@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Self
 
-from fray_coordinator.clock import WARN_AFTER, backoff
+from fray_coordinator.backoff import WARN_AFTER, backoff
 from fray_coordinator.concurrency import start_task
 from fray_coordinator.per_process import PerProcess
 from fray_layouts.escaping import one_line

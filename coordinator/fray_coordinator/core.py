@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from fray_coordinator.clock import JITTER, Clock, RandomSource, SystemClock, system_random
+from fray_coordinator.backoff import JITTER
+from fray_coordinator.clock import Clock, RandomSource, SystemClock, system_random
 from fray_coordinator.errors import BadRecord, RootMismatch
 from fray_coordinator.protocol.cluster_identity import identity_of, why_not_here
 from fray_coordinator.store.opening import open_backend

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from fray_coordinator.clock import STORE_PAUSES, backoff
+from fray_coordinator.backoff import STORE_PAUSES, backoff
 from fray_coordinator.core import Core
 from fray_coordinator.errors import StoreError, is_outage
 

@@ -22,7 +22,7 @@ from fray.errors import ActorUnavailableError, CallInterrupted, JobFailed
 from fray.rpc.calling import ActorCaller, ReachedActor, died_during_call
 from fray.rpc.resolver import ClusterResolver
 from fray.wait_line import WaitLine
-from fray_coordinator.clock import WARN_AFTER, exponential_wait
+from fray_coordinator.backoff import WARN_AFTER, exponential_wait
 from fray_coordinator.core import Core
 from fray_coordinator.jobs.job_archive import find_record, reread_record
 from fray_coordinator.jobs.waiting import ActivityReports, PollBackoff, WaitingReasons

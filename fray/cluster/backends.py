@@ -26,7 +26,7 @@ class BackendEntry(Protocol):
         """The root of the scheduler that runs this process, None if it does not; nothing large is imported for that."""
 
     def open_cluster(self, root: str) -> Cluster:
-        """Open the cluster under a root of this kind. Raises InvalidInput: the root has an unknown option."""
+        """Open the cluster under a root of this kind. Raises InvalidInput: the root, or an option of it, is unknown."""
 
     def open_client(self, cluster: Cluster) -> Any:
         """The `fray.client.api.Client` of a cluster that `open_cluster` opened."""

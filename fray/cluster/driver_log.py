@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 from fray.cluster import log_printer
 from fray.cluster.log_printer import JobPrefix
 from fray_agents.runner.task_log import CHUNK_BYTES, FIRST_SEAL_PART, SEAL_INTERVAL
-from fray_coordinator.clock import Clock, backoff
+from fray_coordinator.backoff import backoff
+from fray_coordinator.clock import Clock
 from fray_coordinator.concurrency import MAX_CONCURRENT, start_task
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord, JobNotFound

@@ -11,7 +11,7 @@ from fray.cluster.job_info import exit_reason, info_of, last_attempt
 from fray.cluster.storage import StorageCluster
 from fray.types import JobId
 from fray.wait_line import above_line
-from fray_coordinator.clock import WARN_AFTER, backoff
+from fray_coordinator.backoff import WARN_AFTER, backoff
 from fray_coordinator.core import Core
 from fray_coordinator.jobs.lookup import jobs_by_id, live_agents, read_jobs, refreshed_agents
 from fray_coordinator.jobs.waiting import PollBackoff

@@ -20,7 +20,7 @@ from fray.pool.dispatcher import Dispatcher, TaskDone, WorkerDied
 from fray.pool.pool_task import PoolTask, TaskRunner
 from fray.rpc.resolver import ClusterResolver
 from fray.types import ActorConfig, EnvironmentConfig, JobId, ResourceConfig
-from fray_coordinator.clock import backoff
+from fray_coordinator.backoff import backoff
 from fray_coordinator.errors import ParentNotRunning, StoreError
 from fray_coordinator.jobs.lookup import jobs_by_id
 from fray_layouts.records import JobRecord

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from fray.cluster.actor_metadata import ActorEndpoint
 from fray.errors import ActorNotFoundError
 from fray.wait_line import Waiters, wait_with_progress
-from fray_coordinator.clock import backoff, exponential_wait
+from fray_coordinator.backoff import backoff, exponential_wait
 
 MIN_LOOKUP_PAUSE = 0.05
 MAX_LOOKUP_PAUSE = 1.0

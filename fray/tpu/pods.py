@@ -31,65 +31,6 @@ CHECKS_BEFORE_CHANGE = 3
 restart costs minutes."""
 
 
-def best_count(counts: Iterable[int], available: int) -> int:
-    """The largest acceptable number that is available; the smallest acceptable number if none of them is."""
-    ordered = sorted(counts)
-    return max((count for count in ordered if count <= available), default=ordered[0])
-
-
-def available_slices(agents: Iterable[AgentRecord], tpu_type: str, job: str, pool: str = "default") -> int:
-    """The number of whole slices of a type that a job has or could have at once.
-
-    Args:
-        agents: the living agents.
-        job: the job's id. Slices that are held for it count as available.
-        pool: the job's pool; "~" and a reservation's id for the hosts of that reservation.
-    """
-    reservation = ReservationKeys.of_pool(pool)
-    known = {agent.id: agent for agent in agents if _is_in(agent, pool, reservation)}
-    hosts = (host_view(agent, {}) for agent in known.values())
-    slices = newest_workers(host for host in hosts if host.slice is not None and host.slice.type == tpu_type)
-
-    def is_free(host: HostView) -> bool:
-        agent = known[host.agent]
-        return host.willing and agent.holdings.keys() <= {job, reservation}
-
-    return sum(is_whole_slice(workers) and all(map(is_free, workers.values())) for workers in slices.values())
-
-
-def _is_in(agent: AgentRecord, pool: str, reservation: str) -> bool:
-    return reservation in agent.holdings if reservation else agent.pool == pool
-
-
-@dataclass(slots=True)
-class FlexChoice:
-    """Decides whether a job should be restarted with another number of slices.
-
-    Attributes:
-        counts: the acceptable numbers.
-        current: the number that the job has or waits for.
-    """
-
-    counts: Sequence[int]
-    current: int
-    _wanted: int = 0
-    _agreeing: int = 0
-
-    def update(self, available: int, runs: bool) -> int:
-        """Take the number of available slices. Returns the number to use: `current`, unless it should change.
-
-        Args:
-            runs: whether the job runs. Then fewer available slices are no reason for a change.
-        """
-        wanted = best_count(self.counts, available)
-        if wanted == self.current or (runs and wanted < self.current):
-            self._agreeing = 0
-            return self.current
-        self._agreeing = self._agreeing + 1 if wanted == self._wanted else 1
-        self._wanted = wanted
-        return wanted if self._agreeing >= CHECKS_BEFORE_CHANGE else self.current
-
-
 MAX_RETRIES_PREEMPTION, MAX_RETRIES_FAILURE = 1_000_000, 10
 """Default retries of resumable functions. Preemptions should never end them, but a function that always fails should
 not run for ever."""
@@ -286,3 +227,62 @@ def _available(cluster: Cluster, tpu_type: str, job: str) -> int:
         return available_slices(live_agents(agents, core.now()), tpu_type, job, pool)
 
     return storage_cluster(cluster).run(count)
+
+
+def best_count(counts: Iterable[int], available: int) -> int:
+    """The largest acceptable number that is available; the smallest acceptable number if none of them is."""
+    ordered = sorted(counts)
+    return max((count for count in ordered if count <= available), default=ordered[0])
+
+
+def available_slices(agents: Iterable[AgentRecord], tpu_type: str, job: str, pool: str = "default") -> int:
+    """The number of whole slices of a type that a job has or could have at once.
+
+    Args:
+        agents: the living agents.
+        job: the job's id. Slices that are held for it count as available.
+        pool: the job's pool; "~" and a reservation's id for the hosts of that reservation.
+    """
+    reservation = ReservationKeys.of_pool(pool)
+    known = {agent.id: agent for agent in agents if _is_in(agent, pool, reservation)}
+    hosts = (host_view(agent, {}) for agent in known.values())
+    slices = newest_workers(host for host in hosts if host.slice is not None and host.slice.type == tpu_type)
+
+    def is_free(host: HostView) -> bool:
+        agent = known[host.agent]
+        return host.willing and agent.holdings.keys() <= {job, reservation}
+
+    return sum(is_whole_slice(workers) and all(map(is_free, workers.values())) for workers in slices.values())
+
+
+def _is_in(agent: AgentRecord, pool: str, reservation: str) -> bool:
+    return reservation in agent.holdings if reservation else agent.pool == pool
+
+
+@dataclass(slots=True)
+class FlexChoice:
+    """Decides whether a job should be restarted with another number of slices.
+
+    Attributes:
+        counts: the acceptable numbers.
+        current: the number that the job has or waits for.
+    """
+
+    counts: Sequence[int]
+    current: int
+    _wanted: int = 0
+    _agreeing: int = 0
+
+    def update(self, available: int, runs: bool) -> int:
+        """Take the number of available slices. Returns the number to use: `current`, unless it should change.
+
+        Args:
+            runs: whether the job runs. Then fewer available slices are no reason for a change.
+        """
+        wanted = best_count(self.counts, available)
+        if wanted == self.current or (runs and wanted < self.current):
+            self._agreeing = 0
+            return self.current
+        self._agreeing = self._agreeing + 1 if wanted == self._wanted else 1
+        self._wanted = wanted
+        return wanted if self._agreeing >= CHECKS_BEFORE_CHANGE else self.current

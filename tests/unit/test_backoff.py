@@ -6,7 +6,7 @@ from itertools import islice
 
 import pytest
 
-from fray_coordinator.clock import backoff, exponential_wait
+from fray_coordinator.backoff import backoff, exponential_wait
 
 
 def test_the_waits_double_up_to_the_longest() -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from fray.cli.options import chip_check
 from fray_agents.agent.agent import Agent, AgentOptions
-from fray_agents.agent.devices import CHECK_INTERVAL, IDLE_PATIENCE, ChipWatch
+from fray_agents.agent.devices import CHIP_CHECK_INTERVAL, IDLE_PATIENCE, ChipWatch
 from fray_agents.agent.held import HeldBundle
 from fray_agents.environments.cache import HostUnfit
 from fray_agents.host.accelerators import chip_trouble
@@ -138,13 +138,13 @@ def test_a_host_is_unfit_while_somebody_holds_a_chip() -> None:
         assert member.beat_by <= core.clock.boottime(), "others hear of it now"
         assert member.problems.summary(member.problems.now()) == "claims nothing: process 47 holds one"
         looks = asyncio.create_task(watch.run())
-        await core.clock.sleep(CHECK_INTERVAL + IDLE_PATIENCE + 1)
+        await core.clock.sleep(CHIP_CHECK_INTERVAL + IDLE_PATIENCE + 1)
         assert member.unfit
         trouble[0] = ""
-        await core.clock.sleep(CHECK_INTERVAL + 1)
+        await core.clock.sleep(CHIP_CHECK_INTERVAL + 1)
         assert member.may_claim()
         trouble[0] = "3 of its 4 chips are there"
-        await core.clock.sleep(CHECK_INTERVAL + IDLE_PATIENCE + 1)
+        await core.clock.sleep(CHIP_CHECK_INTERVAL + IDLE_PATIENCE + 1)
         looks.cancel()
         assert member.problems.chips == "claims nothing: 3 of its 4 chips are there"
 
@@ -162,10 +162,10 @@ def test_a_chip_that_a_job_of_the_agent_holds_is_no_trouble_unless_the_job_canno
         lease = member.leases.add(entry())
         lease.task = Task()  # type: ignore[assignment]
         looks = asyncio.create_task(watch.run())
-        await core.clock.sleep(3 * (CHECK_INTERVAL + IDLE_PATIENCE))
+        await core.clock.sleep(3 * (CHIP_CHECK_INTERVAL + IDLE_PATIENCE))
         assert not member.unfit
         Task.unkilled.append(48)
-        await core.clock.sleep(CHECK_INTERVAL + IDLE_PATIENCE + 1)
+        await core.clock.sleep(CHIP_CHECK_INTERVAL + IDLE_PATIENCE + 1)
         looks.cancel()
         assert member.unfit
 
@@ -179,7 +179,7 @@ def entry() -> PendingKey:
 async def test_an_agent_takes_no_job_while_a_stranger_has_a_chip_and_says_so(
     tmp_path: Path, root: Path, holder: Holder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fray_agents.agent.devices.CHECK_INTERVAL", 0.2)
+    monkeypatch.setattr("fray_agents.agent.devices.CHIP_CHECK_INTERVAL", 0.2)
     options = AgentOptions(capacity=TPU, work_dir=tmp_path / "work", check_chips=partial(chip_trouble, 4, root))
     async with quick_core(tmp_path / "root") as core:
         agent = Agent(core, options)
@@ -210,7 +210,7 @@ def test_a_job_that_starts_during_a_check_is_no_trouble() -> None:
         core = await cluster.core()
         member = trusted_member(core, TPU)
         looks = asyncio.create_task(ChipWatch(member, lambda: "process 48 holds one").run())
-        await core.clock.sleep(CHECK_INTERVAL + IDLE_PATIENCE / 2)
+        await core.clock.sleep(CHIP_CHECK_INTERVAL + IDLE_PATIENCE / 2)
         member.leases.add(entry()).starting = asyncio.create_task(asyncio.sleep(60))
         await core.clock.sleep(IDLE_PATIENCE)
         looks.cancel()

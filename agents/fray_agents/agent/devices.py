@@ -40,7 +40,7 @@ async def lasting_trouble(clock: Clock, check: Callable[[], Awaitable[T]]) -> T:
     return trouble
 
 
-CHECK_INTERVAL = 10.0
+CHIP_CHECK_INTERVAL = 10.0
 """Seconds between two checks of chips that no job uses: a check reads the open files of all processes, some 10 ms."""
 
 CheckChips: TypeAlias = Callable[[], str]
@@ -79,7 +79,7 @@ class ChipWatch:
     async def run(self) -> None:
         """Check the chips while no job uses them, for ever."""
         while True:
-            await self.member.core.clock.sleep(CHECK_INTERVAL)
+            await self.member.core.clock.sleep(CHIP_CHECK_INTERVAL)
             trouble = "" if self._in_use() else await self._lasting_trouble()
             if not self._in_use():
                 self._update_problem(trouble)
@@ -105,7 +105,7 @@ def _has_chips(task: HeldTask) -> bool:
     return task.shape.device.startswith("tpu")
 
 
-RECHECK_INTERVAL = 60.0
+OUT_RECHECK_INTERVAL = 60.0
 """Seconds between two checks of GPUs that were taken out: somebody has to end a process or reset the GPU."""
 
 
@@ -150,7 +150,7 @@ class GpuWatch:
         """Offer GPUs that were taken out again once they are free, for ever."""
         leases = self.member.leases
         while True:
-            await self.member.core.clock.sleep(RECHECK_INTERVAL)
+            await self.member.core.clock.sleep(OUT_RECHECK_INTERVAL)
             if leases.gpus_out:
                 places = {self.names[place]: place for place in leases.gpus_out}
                 trouble = await gpus_in_trouble(list(places), self.environ)

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from fray_agents.agent.candidates import Asks
 from fray_agents.agent.leases import Leases
 from fray_agents.agent.problems import AgentProblems, is_set_within
-from fray_coordinator.clock import backoff
+from fray_coordinator.backoff import backoff
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord
 from fray_coordinator.protocol import heartbeat

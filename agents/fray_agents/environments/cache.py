@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fray_agents.runner.meter import disk_sizes
-from fray_coordinator.clock import backoff
+from fray_coordinator.backoff import backoff
 from fray_layouts.errors import FrayError, Permanent, Temporary
 from fray_runtime.directories import cache_dir, in_file_thread, private_dir, remove_tree, try_lock
 

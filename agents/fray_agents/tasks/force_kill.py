@@ -16,7 +16,7 @@ from pathlib import Path
 
 from fray_agents.runner.process_tree import descendants, environment_of, is_alive, signal_each
 from fray_agents.runner.task_cgroup import TaskCgroup
-from fray_coordinator.clock import backoff
+from fray_coordinator.backoff import backoff
 from fray_runtime.current_task import TASK_DIR_VAR
 
 log = logging.getLogger("fray")

@@ -10,7 +10,7 @@ from enum import Enum, auto
 from functools import partial
 from itertools import chain
 
-from fray_coordinator.clock import backoff
+from fray_coordinator.backoff import backoff
 from fray_coordinator.concurrency import map_concurrently
 from fray_coordinator.core import Core
 from fray_coordinator.jobs import commit

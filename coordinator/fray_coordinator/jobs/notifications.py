@@ -66,6 +66,11 @@ async def _ring_once(core: Core, key: str) -> None:
     await core.records.put(key, new_bell(core), ANY, patience=0.0)
 
 
+async def ring_placements_bell(core: Core) -> None:
+    """Tell the reconciler to read the index: an owner was submitted, has ended, or gathers its members anew."""
+    await ring_bell(core, PlacementKey.bell)
+
+
 async def enter(core: Core, record: OwnerRecord, again: bool = False) -> None:
     """Create the entry of an owner; `again` writes it as a new version even if it exists."""
     owner = owner_of(record)
@@ -75,11 +80,6 @@ async def enter(core: Core, record: OwnerRecord, again: bool = False) -> None:
 async def leave(core: Core, record: OwnerRecord) -> None:
     """Delete the entry of an owner that has ended."""
     await core.store.delete(entry_of_owner(owner_of(record)).key())
-
-
-async def ring_placements_bell(core: Core) -> None:
-    """Tell the reconciler to read the index: an owner was submitted, has ended, or gathers its members anew."""
-    await ring_bell(core, PlacementKey.bell)
 
 
 async def post_mail(core: Core, agent_id: str) -> None:

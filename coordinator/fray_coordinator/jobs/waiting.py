@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from fray_coordinator.clock import WARN_AFTER, backoff
+from fray_coordinator.backoff import WARN_AFTER, backoff
 from fray_coordinator.concurrency import MAX_CONCURRENT_FOR_PEOPLE, map_concurrently
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord, JobGone, JobNotFound, StoreError
@@ -239,6 +239,36 @@ class WatchedJobs:
         return None if now is before else now
 
 
+@dataclass(frozen=True, slots=True)
+class WaitProgress:
+    """The progress of jobs that somebody waits for.
+
+    Attributes:
+        ended: "1 of 4 jobs done".
+        others: "1 running, 2 waiting", and how many of those that have ended failed.
+        why: the reasons why some wait; "" if none is known.
+    """
+
+    ended: str
+    others: str
+    why: str
+
+    @property
+    def text(self) -> str:
+        """The progress in a few words."""
+        return ", ".join(filter(None, [self.ended, self.others]))
+
+    @classmethod
+    def of(cls, jobs: Iterable[JobRecord], why: str) -> WaitProgress:
+        """Compute the progress from the records. why: the reasons of the jobs that have not started."""
+        jobs = list(jobs)
+        ended, failed = sum(map(is_terminal, jobs)), sum(map(_failed, jobs))
+        waiting = sum(map(is_waiting, jobs))
+        counts = {"failed": failed, "running": len(jobs) - ended - waiting, "waiting": waiting}
+        others = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+        return cls(f"{ended} of {len(jobs)} jobs done", others, why)
+
+
 async def wait_for(
     core: Core,
     job_ids: Iterable[str],
@@ -291,36 +321,6 @@ async def wait_for(
         if on_progress is not None and now - started >= WARN_AFTER:
             on_progress(WaitProgress.of(records.values(), reasons.text))
         await pace.sleep(now - polled_at, remaining)
-
-
-@dataclass(frozen=True, slots=True)
-class WaitProgress:
-    """The progress of jobs that somebody waits for.
-
-    Attributes:
-        ended: "1 of 4 jobs done".
-        others: "1 running, 2 waiting", and how many of those that have ended failed.
-        why: the reasons why some wait; "" if none is known.
-    """
-
-    ended: str
-    others: str
-    why: str
-
-    @property
-    def text(self) -> str:
-        """The progress in a few words."""
-        return ", ".join(filter(None, [self.ended, self.others]))
-
-    @classmethod
-    def of(cls, jobs: Iterable[JobRecord], why: str) -> WaitProgress:
-        """Compute the progress from the records. why: the reasons of the jobs that have not started."""
-        jobs = list(jobs)
-        ended, failed = sum(map(is_terminal, jobs)), sum(map(_failed, jobs))
-        waiting = sum(map(is_waiting, jobs))
-        counts = {"failed": failed, "running": len(jobs) - ended - waiting, "waiting": waiting}
-        others = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
-        return cls(f"{ended} of {len(jobs)} jobs done", others, why)
 
 
 def _failed(job: JobRecord) -> bool:

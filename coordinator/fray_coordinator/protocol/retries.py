@@ -17,7 +17,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from fray_coordinator.clock import exponential_wait
+from fray_coordinator.backoff import exponential_wait
 from fray_coordinator.protocol.transitions import Event, transition
 from fray_layouts.records import MAX_HISTORY, AttemptExit, ClusterSettings, JobLease, JobRecord, PastAttempt, Placement
 from fray_layouts.spec import is_gang

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 
-from fray_coordinator.clock import backoff
+from fray_coordinator.backoff import backoff
 from fray_coordinator.concurrency import map_concurrently, start_task
 from fray_coordinator.errors import StoreUnavailable
 from fray_coordinator.protocol import queue_lease as rules, queue_segments as scan

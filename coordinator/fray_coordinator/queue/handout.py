@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
-from fray_coordinator.clock import STORE_PAUSES, Clock, backoff
+from fray_coordinator.backoff import STORE_PAUSES, backoff
+from fray_coordinator.clock import Clock
 from fray_coordinator.concurrency import start_task
 from fray_coordinator.protocol import queue_lease as rules
 from fray_coordinator.queue.consumer import Consumer

@@ -15,7 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from fray_coordinator.clock import Clock, backoff
+from fray_coordinator.backoff import backoff
+from fray_coordinator.clock import Clock
 from fray_coordinator.store.file_tree import LOCK_FOLDER, FileTree, open_file
 from fray_coordinator.store.interface import BadObject, NotApplied, Refused
 

@@ -13,7 +13,8 @@ from itertools import islice
 from operator import lt
 from typing import Any, TypeVar
 
-from fray_coordinator.clock import Clock, RandomSource, exponential_wait
+from fray_coordinator.backoff import exponential_wait
+from fray_coordinator.clock import Clock, RandomSource
 from fray_coordinator.errors import REMOVE_HINT, BadRecord, StoreError, StoreRefused, StoreUnavailable
 from fray_coordinator.store.interface import (
     ABSENT,

@@ -17,7 +17,7 @@ from fray.errors import ActorUnavailableError, InvalidInput, JobFailed
 from fray.rpc.calling import MethodCaller, RetryPolicy, died_during_call
 from fray.rpc.future import ActorFuture, RetryQueue
 from fray.types import JobStatus
-from fray_coordinator.clock import backoff
+from fray_coordinator.backoff import backoff
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from fray.types import (
     JobStatus,
     Namespace,
 )
-from fray_coordinator.clock import backoff
+from fray_coordinator.backoff import backoff
 from fray_coordinator.errors import JobNotFound
 from fray_coordinator.jobs.logs import LogLine
 from fray_layouts.errors import InvalidInput

@@ -34,6 +34,7 @@ def open_cluster(root: str) -> Cluster:
 
 
 def open_client(cluster: Cluster) -> Client:
+    """A `FrayIrisClient`, for an `IrisCluster`."""
     from fray.backends.iris.client import FrayIrisClient
 
     return FrayIrisClient(cluster)

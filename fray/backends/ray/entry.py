@@ -50,6 +50,7 @@ def open_cluster(root: str) -> Cluster:
 
 
 def open_client(cluster: Cluster) -> Client:
+    """A `RayClient`. Raises InvalidInput: the cluster is reached through Ray's job submission API only."""
     from fray.backends.ray.client import RayClient
 
     return RayClient(cluster)

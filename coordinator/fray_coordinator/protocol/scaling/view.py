@@ -24,7 +24,7 @@ from enum import StrEnum
 
 from msgspec.structs import replace as changed
 
-from fray_coordinator.clock import exponential_wait
+from fray_coordinator.backoff import exponential_wait
 from fray_coordinator.protocol.placements.owners import Owner
 from fray_coordinator.protocol.scaling.provisioning import Account, account_of_machine
 from fray_coordinator.protocol.scaling.shares import hourly_cost
