@@ -58,13 +58,14 @@ class RoleElection(Generic[L]):
     async def read(self) -> None:
         """Read the lease, and update its age."""
         clock, before, records = self.core.clock, self.lease, self.core.records
-        gap = None if self._read_at is None else clock.boottime() - self._read_at
+        sent = clock.boottime()
+        gap = None if self._read_at is None else sent - self._read_at
         try:
             self.lease = await (records.reread(before) if before else records.read(self.key, self.kind))
         except BadRecord:
             self.lease = await self._unreadable()
         if self.is_won:
-            self.core.store.root_confirmed()
+            self.core.store.root_confirmed(sent)
         self._read_at = clock.boottime()
         unchanged = bool(before and self.lease and role_lease.is_unchanged(before.record, self.lease.record))
         self.age = role_lease.lease_age(self.age, unchanged, gap, self.interval(self.record))

@@ -81,6 +81,7 @@ class MachineWatch(Stage):
         self.harmed: set[str] = set()
         self.odd: set[str] = set()
         self.damaged: dict[str, bytes | None] = {}
+        self._to_overwrite: dict[str, bytes | None] = {}
         self.calm_since = 0.0
         self._unrecorded: dict[str, float] = {}
         self._strangers = Participant("stranger")
@@ -101,10 +102,17 @@ class MachineWatch(Stage):
             self.odd |= {found[1]} if odd else set()
 
     def overwrite(self, key: str, body: bytes | None) -> None:
-        """Let a stranger overwrite or remove an object, once it is there."""
-        if self.storage.strange is not None:
-            self.later(5.0, self.overwrite, key, body)
+        """Let a stranger overwrite or remove an object, once it is there; the last word on an object counts."""
+        self._to_overwrite[key] = body
+        self._overwrite(key)
+
+    def _overwrite(self, key: str) -> None:
+        if key not in self._to_overwrite:
             return
+        if self.storage.strange is not None:
+            self.later(5.0, self._overwrite, key)
+            return
+        body = self._to_overwrite.pop(key)
         backend = self.storage.backend
         act = backend.delete(key, ANY) if body is None else backend.put(key, body, ANY)
         self.note("stranger", "overwrites" if body is not None else "removes", key)
@@ -113,7 +121,8 @@ class MachineWatch(Stage):
         try:
             at_once(act)
         except NotApplied:  # the name was written a moment ago
-            self.later(2.0, self.overwrite, key, body)
+            self._to_overwrite[key] = body
+            self.later(2.0, self._overwrite, key)
             return
         self._on_write(key, before, self.storage.contents.objects.get(key), self._strangers)
 

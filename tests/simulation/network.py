@@ -31,6 +31,7 @@ from fray_coordinator.store.interface import (
     Version,
 )
 from fray_coordinator.store.memory import MemoryContents
+from fray_layouts.object_keys import CLUSTER_KEY
 from tests.simulation.clocks import HostClock
 from tests.simulation.loop import Participant, SimLoop
 from tests.simulation.weather import Rates
@@ -251,6 +252,7 @@ class StoreConnection:
         self.sent[verb, area] += 1
         self.asked[key] = storage.loop.now
         sent = self._told.wall()
+        act = partial(self._opens, act) if key == CLUSTER_KEY and not self._has_met_the_cluster else act
         out, back = 0.002 + 0.05 * draw() * draw(), 0.002 + 0.05 * draw() * draw()
         land = partial(storage.perform, key, act, self._owner, storage.loop.now)
         if storage.loop.now < max(storage.down_until, self.cut_until) or self._is_a_newcomer:
@@ -273,10 +275,15 @@ class StoreConnection:
         about = " about a job" if area in ("jobs", "work", "blobs") else ""
         self.mishap(f"request{about}")
         result, told = await answer
-        self._has_met_the_cluster |= storage.strange is None
         self.mishap(f"reply{about}")
         self._told.learn(_date(int(told)), sent)
         return result
+
+    async def _opens(self, act: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        if self._is_a_newcomer:
+            raise NotApplied("another cluster has just come to the root, which nobody joins")
+        self._has_met_the_cluster = True
+        return await act()
 
     def _fault(self) -> str | None:
         drawn = self._draw.random()

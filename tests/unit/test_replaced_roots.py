@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from fray_agents.agent.agent import Agent, AgentOptions
-from fray_agents.agent.membership import BEATS_PER_CHECK
+from fray_agents.agent.leases import Leases
+from fray_agents.agent.membership import BEATS_PER_CHECK, Heartbeat, Membership
 from fray_coordinator.actors.checkpoints import open_log
 from fray_coordinator.core import Core
 from fray_coordinator.errors import Fenced, StoreUnavailable
@@ -21,10 +22,10 @@ from fray_coordinator.jobs.submission import submit
 from fray_coordinator.jobs.waiting import wait_for
 from fray_coordinator.protocol.cluster_identity import CONFIRMED_SECONDS
 from fray_coordinator.protocol.transitions import Status
-from fray_coordinator.store.interface import ABSENT, ANY, Object
+from fray_coordinator.store.interface import ABSENT, ANY, NotModified, Object, Version
 from fray_coordinator.store.memory import MemoryBackend, MemoryContents
 from fray_layouts.object_keys import CLUSTER_KEY, AgentKeys
-from fray_layouts.records import Doorbell, Resources
+from fray_layouts.records import AgentRecord, Doorbell, Resources
 from fray_layouts.spec_parsing import parse_spec
 from fray_layouts.work_keys import CheckpointKey
 from tests.support.fake_tasks import fake
@@ -102,6 +103,78 @@ async def test_a_write_that_is_tried_again_in_another_cluster_does_not_conclude_
     cluster.replace(ours)
     await stopping
     assert (await read_job(user, job)).record.status == "stopped"
+
+
+async def test_a_write_that_is_sent_again_after_a_slow_read_confirms_the_root_again(cluster: Cluster) -> None:
+    """A process may be frozen between the read that resolves a write and the write that follows."""
+    user = await cluster.core(local=False)
+    ours, connection = cluster.contents, cluster.connections[-1]
+    connection.unanswered.append(("put", "blobs/"))
+
+    async def replaced_and_frozen() -> None:
+        cluster.replace(MemoryContents())
+        connection.unanswered.clear()
+        await asyncio.sleep(CONFIRMED_SECONDS)
+
+    connection.before["get", "blobs/"] = replaced_and_frozen
+    writing = asyncio.create_task(user.store.put("blobs/1", b"x", ABSENT, patience=CONFIRMED_SECONDS * 3))
+    await asyncio.sleep(CONFIRMED_SECONDS * 2)
+    assert cluster.keys() == []
+    cluster.replace(ours)
+    assert await writing
+    assert cluster.keys("blobs/") == ["blobs/1"]
+
+
+async def test_a_confirmation_counts_from_its_request_and_not_from_its_answer(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process may be frozen with the answer in its socket."""
+    user = await cluster.core(local=False)
+    ours, connection = cluster.contents, cluster.connections[-1]
+    read = connection.get_if_changed
+
+    async def read_and_frozen(key: str, version: Version | None) -> Object | NotModified | None:
+        found = await read(key, version)
+        if cluster.contents is ours:
+            cluster.replace(MemoryContents())
+            await asyncio.sleep(CONFIRMED_SECONDS)
+        return found
+
+    monkeypatch.setattr(connection, "get_if_changed", read_and_frozen)
+    await asyncio.sleep(CONFIRMED_SECONDS)
+    with pytest.raises(StoreUnavailable, match="no cluster at"):
+        await user.store.put("blobs/1", b"x", ABSENT)
+    assert cluster.keys() == []
+
+
+async def test_what_only_an_old_request_has_shown_confirms_the_root_no_longer(cluster: Cluster) -> None:
+    user = await cluster.core(local=False)
+    await asyncio.sleep(CONFIRMED_SECONDS)
+    user.store.root_confirmed(user.clock.boottime() - CONFIRMED_SECONDS)
+    cluster.replace(MemoryContents())
+    with pytest.raises(StoreUnavailable, match="no cluster at"):
+        await user.store.put("blobs/1", b"x", ABSENT)
+    assert cluster.keys() == []
+
+
+async def test_an_agent_whose_record_was_copied_into_another_cluster_does_not_beat_there(cluster: Cluster) -> None:
+    """Right after it was confirmed: nothing but the version of its record tells it."""
+    own = AgentRecord(id="a", host="h", pool="default", interval=5.0)
+    member = Membership(await cluster.core(local=False), own, Leases(HOST))
+    heartbeat = Heartbeat(member, lambda _: None, lambda: None)
+    await heartbeat.register()
+    ours, key = cluster.contents, AgentKeys.key("a")
+    record = ours.objects[key]
+    cluster.replace(MemoryContents())
+    cluster.contents.set(key, Object(record.data, "copied", record.updated))
+    beating = asyncio.create_task(heartbeat.run())
+    await asyncio.sleep(CONFIRMED_SECONDS / 2)
+    assert cluster.contents.objects[key].version == "copied"
+    cluster.replace(ours)
+    await asyncio.sleep(CONFIRMED_SECONDS)
+    beating.cancel()
+    await asyncio.gather(beating, return_exceptions=True)
+    assert ours.objects[key].data != record.data
 
 
 async def returned(cluster: Cluster, contents: MemoryContents) -> None:
@@ -222,7 +295,7 @@ async def test_an_idle_agent_claims_nothing_by_a_bell_of_another_cluster(cluster
         await notifications.ring(user, "default")
         await asyncio.sleep(20)
         for agent in agents:
-            agent.member.core.store.root_confirmed()
+            agent.member.core.store.root_confirmed(agent.member.core.clock.boottime())
         await strange_cluster(cluster)
         strange = dict(cluster.contents.objects)
         await asyncio.sleep(CONFIRMED_SECONDS / 2)
@@ -239,7 +312,7 @@ async def test_clients_do_not_conclude_that_jobs_are_gone_and_write_nothing(clus
     strange = dict(cluster.contents.objects)
     with pytest.raises(StoreUnavailable, match=r"another cluster, .* is at memory.* put that back"):
         await read_job(user, job)
-    user.store.root_confirmed()
+    user.store.root_confirmed(user.clock.boottime())
     with pytest.raises(StoreUnavailable, match="another cluster"):
         await stop(user, job, "enough")
     with pytest.raises(StoreUnavailable, match="another cluster"):
@@ -257,7 +330,7 @@ async def test_a_claim_right_after_a_confirmation_takes_no_job_of_another_cluste
     agent = await join(cluster, "a")
     await strange_cluster(cluster)
     strange = dict(cluster.contents.objects)
-    agent.core.store.root_confirmed()
+    agent.core.store.root_confirmed(agent.core.clock.boottime())
     with pytest.raises(StoreUnavailable, match="another cluster"):
         await agent.try_claim()
     assert cluster.contents.objects == strange
@@ -266,7 +339,7 @@ async def test_a_claim_right_after_a_confirmation_takes_no_job_of_another_cluste
 async def test_nobody_is_told_of_a_job_that_was_written_into_another_cluster(cluster: Cluster) -> None:
     user = await cluster.core()
     await strange_cluster(cluster)
-    user.store.root_confirmed()
+    user.store.root_confirmed(user.clock.boottime())
     with pytest.raises(StoreUnavailable, match="another cluster"):
         await launch(user)
 

@@ -253,9 +253,11 @@ class Heartbeat:
                     await self._look_for_mail(member.stored)
 
     async def _look_for_mail(self, known: Stored[AgentRecord]) -> None:
-        read = await self.member.core.records.reread(known)
+        core = self.member.core
+        sent = core.clock.boottime()
+        read = await core.records.reread(known)
         if read is known:
-            self.member.core.store.root_confirmed()
+            core.store.root_confirmed(sent)
         found = record_of(read)
         if found is None or heartbeat.is_fenced(found) or found.mail or found.drain != self.member.draining:
             self.member.request_beat()
@@ -320,7 +322,8 @@ class Heartbeat:
             member.fenced.set()
             return
         member.stored = written.stored
-        if not written.wrote:
+        if not written.wrote:  # if a copy of this record was found, the next beat would be a write to it
+            member.core.store.suspect_root()
             member.request_beat()
             return
         self._on_applied(sent, interval)
@@ -328,7 +331,7 @@ class Heartbeat:
         if self._unchecked >= BEATS_PER_CHECK and await member.core.store.check_conditions(stored.version):
             self._unchecked = 0
         member.problems.told = frozenset(problems)
-        member.core.store.root_confirmed()
+        member.core.store.root_confirmed(sent)
         self.on_listed(listed)
         if self._mail_taken:
             self._mail_taken = False

@@ -17,11 +17,13 @@ under one of them. Names and labels of machines, and the keys of calls, derive f
 adopted, or whose `cluster.json` was changed by hand, has others. A process that is at work confirms that `cluster.json`
 has the identity which it opened: when an object that it knew is gone, when the doorbell of its pool names another
 cluster, before a write if it has not confirmed that for `CONFIRMED_SECONDS`, between the read and the write of a claim,
-before it tells of a submission, and before it acknowledges a checkpoint. If another identity is there, or none, every
-request counts as not answered until the cluster is back, so tasks run on as in any outage. An agent that writes
-its own record on a version of it, or has just done so, needs no further confirmation, nor does one that has just read
-its own name in the lease of a role: ids are used once, so no other cluster has these records. That holds once the root
-was confirmed after the record was created, or the role taken; before, they may have been written elsewhere.
+before it tells of a submission, before it acknowledges a checkpoint, and after its own record was not as it had written
+it. A confirmation counts from its request, because a process may be frozen before it sees the answer, and a write that
+is repeated after a read needs one as the first did. If another identity is there, or none, every request counts as not
+answered until the cluster is back, so tasks run on as in any outage. An agent that writes its own record on the version
+that it wrote last, or has just done so, needs no further confirmation, nor does one that has just read its own name in
+the lease of a role: ids are used once, so no other cluster has these records. That holds once the root was confirmed
+after the record was created, or the role taken; before, they may have been written elsewhere.
 """
 
 from msgspec.structs import replace

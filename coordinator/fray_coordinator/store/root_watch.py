@@ -56,10 +56,10 @@ class RootWatch:
     def __post_init__(self) -> None:
         self._confirmed_at = self.clock.boottime()
 
-    def confirmed(self) -> None:
-        """Only this cluster holds what was just read or written."""
+    def confirmed(self, sent: float) -> None:
+        """Only this cluster holds what a request read or wrote that was sent then."""
         if not (self.lost or self._suspected):
-            self._confirmed_at = self.clock.boottime()
+            self._confirmed_at = max(sent, self._confirmed_at)
 
     def suspect(self) -> None:
         """Something is not as this cluster would have it: the next request confirms the root first."""
@@ -87,7 +87,11 @@ class RootWatch:
         raise NotApplied(self.lost)
 
     async def confirm(self, storage: StoreBackend) -> None:
-        """Read `cluster.json`. Raises NotApplied: another cluster is there, or none, or conditions are ignored."""
+        """Read `cluster.json`. Raises NotApplied: another cluster is there, or none, or conditions are ignored.
+
+        A process may be frozen before it sees the answer: it counts from the request.
+        """
+        sent = self.clock.boottime()
         if self._ignored:
             await self.check_conditions(storage, self._ignored)
         with suppress(BadObject, Malformed):  # one odd object shows no other cluster; `fray doctor` names it
@@ -95,7 +99,7 @@ class RootWatch:
             self.lost = "" if isinstance(found, NotModified) else self._judged(found)
         if self.lost:
             raise NotApplied(self.lost)
-        self._suspected, self._confirmed_at = False, self.clock.boottime()
+        self._suspected, self._confirmed_at = False, sent
 
     def _judged(self, found: Object | None) -> str:
         if found is None:

@@ -115,10 +115,13 @@ class Store:
         """From now on answer nothing while the root holds another cluster than this one, or none; see `RootWatch`."""
         self._watch = RootWatch(self._clock, self.root, settings, version)
 
-    def root_confirmed(self) -> None:
-        """Note that the root still holds the cluster: a record of this process, under an id used once, was there."""
+    def root_confirmed(self, sent: float) -> None:
+        """Note that the root held the cluster: a record of this process, under an id used once, was there.
+
+        sent: when the request was sent that showed it, by the clock's `boottime`.
+        """
         if self._watch is not None:
-            self._watch.confirmed()
+            self._watch.confirmed(sent)
 
     def confirm_by(self, own: str) -> None:
         """From now on every write of this process's record, which was seen in the confirmed root, confirms the root.
@@ -224,8 +227,10 @@ class Store:
 
         async def attempt() -> Outcome:
             nonlocal in_doubt
-            if in_doubt and recognizable and (outcome := await settled()):
-                return outcome
+            if in_doubt and recognizable:
+                if outcome := await settled():
+                    return outcome
+                await self._confirm_root_for("put", key)
             try:
                 return await self._backend.put(key, data, expect)
             except Unknown:
@@ -337,6 +342,13 @@ class Store:
         if self._watch is not None:
             await self._watch.confirm(self._backend)
 
+    async def _confirm_root_for(self, verb: str, key: str) -> None:
+        """Confirm the root if a request must not be sent without it. Raises NotApplied, also if that took too long."""
+        if self._watch is not None and self._watch.must_confirm(verb not in READ_VERBS, key):
+            await self._watch.confirm(self._backend)
+            if self._watch.must_confirm(verb not in READ_VERBS, key):
+                raise NotApplied("the answer that the root still holds the cluster came too late to count")
+
     async def _read_back(self, key: str, data: bytes, expect: Expectation, op: str | None) -> Outcome | None:
         return outcome_of_write(await self._backend.get(key), data, expect, op)
 
@@ -371,8 +383,7 @@ class Store:
         failures = 0
         while True:
             try:
-                if self._watch is not None and self._watch.must_confirm(verb not in READ_VERBS, key):
-                    await self._confirm_root()
+                await self._confirm_root_for(verb, key)
                 answer = await attempt()
                 self.failing.worked(verb, key)
                 self._answered[verb in READ_VERBS] = self._clock.boottime()
