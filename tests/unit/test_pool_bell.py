@@ -6,7 +6,7 @@ from fray_agents.agent.pool_notices import PoolBell
 from fray_coordinator.core import Core
 from fray_coordinator.jobs import notifications
 from fray_coordinator.store.interface import ANY
-from fray_layouts.object_keys import PoolKeys
+from fray_layouts.object_keys import CLUSTER_KEY, PoolKeys
 from fray_layouts.records import Doorbell, Resources
 from tests.support.members import trusted_member
 from tests.support.virtual import Cluster
@@ -90,3 +90,16 @@ async def test_a_bell_of_this_cluster_costs_no_further_read_and_any_other_makes_
         await listener.polled()
         await listener.core.store.list("pending/")
         assert connection.asked.count(("get_if_changed", "cluster.json")) == reads
+
+
+async def test_a_doorbell_that_was_removed_costs_no_more_than_one_that_never_was(cluster: Cluster) -> None:
+    """A root is confirmed when an object is gone, and once is enough."""
+    listener = BellListener(await cluster.core())
+    await notifications.ring(listener.core, "default")
+    await listener.polled()
+    await listener.core.store.delete(BELL)
+    for _ in range(5):
+        await listener.polled()
+    assert cluster.connections[-1].asked.count(("get_if_changed", CLUSTER_KEY)) == 1
+    await notifications.ring(listener.core, "default")
+    assert await listener.polled() == (2, True)

@@ -177,6 +177,17 @@ async def test_an_agent_whose_record_was_copied_into_another_cluster_does_not_be
     assert ours.objects[key].data != record.data
 
 
+async def test_an_agent_that_joined_in_another_cluster_is_no_member_and_claims_nothing(cluster: Cluster) -> None:
+    own = AgentRecord(id="a", host="h", pool="default", interval=5.0)
+    member = Membership(await cluster.core(local=False), own, Leases(HOST))
+    ours = cluster.contents
+    cluster.replace(MemoryContents())
+    cluster.connections[-1].before["get_if_changed", CLUSTER_KEY] = lambda: returned(cluster, ours)
+    await Heartbeat(member, lambda _: None, lambda: None).register()
+    assert member.fenced.is_set()
+    assert cluster.keys("agents/") == []
+
+
 async def returned(cluster: Cluster, contents: MemoryContents) -> None:
     cluster.replace(contents)
 

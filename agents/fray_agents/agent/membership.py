@@ -226,8 +226,11 @@ class Heartbeat:
         elif heartbeat.is_fenced(record_of(written.stored)):
             member.fenced.set()
             return
-        await member.core.store.confirm_root()  # from here on, to see this record confirms it
-        member.core.store.confirm_by(AgentKeys.key(member.id))
+        await member.core.store.confirm_root()
+        if await member.core.records.reread(written.stored) is None:  # it was written while another cluster was there
+            member.fenced.set()
+            return
+        member.core.store.confirm_by(AgentKeys.key(member.id))  # from here on, to see this record confirms the root
 
     async def run(self) -> None:
         """Beat until fenced or gone; while beats fail, for whatever reason, trust runs out as in an outage."""

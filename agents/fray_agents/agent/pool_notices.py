@@ -112,6 +112,7 @@ class PoolBell:
             answer = await self.member.core.store.get_if_changed(
                 PoolKeys.doorbell(self.member.record.pool), self._version, patience=0.0
             )
+            self._version = None if answer is None else self._version  # or each poll would confirm the root
         if answer is None or isinstance(answer, NotModified):
             return
         bell = _bell(answer.data)
@@ -152,9 +153,11 @@ class PlanReader:
         answer = await core.store.get_if_changed(PoolKeys.plan(self.member.record.pool), self._version, patience=0.0)
         if self.due_at == again:  # the doorbell did not ring meanwhile
             self.due_at = begun + core.jittered(core.settings.repair_interval)
-        if answer is None or isinstance(answer, NotModified):
+        if isinstance(answer, NotModified):
             return []
-        self._version = answer.version
+        self._version = None if answer is None else answer.version
+        if answer is None:
+            return []
         try:
             return codec.decode(answer.data, PoolPlan).record.owners.get(self.member.id, [])
         except Malformed as error:

@@ -256,6 +256,7 @@ class PrivatePools:
     async def _list_if_due(self, name: str, pool: PrivatePool) -> None:
         """List the first page if the pool's doorbell rang, if jobs were missed, and on the repair interval."""
         answer = await self._core.store.get_if_changed(PoolKeys.doorbell(name), pool.bell, patience=0.0)
+        pool.bell = None if answer is None else pool.bell  # or each poll would confirm the root
         rang = answer is not None and not isinstance(answer, NotModified)
         now, missed = self._core.clock.boottime(), pool.has_missed and pool.last is None
         is_recent = pool.listed_at is not None and now - pool.listed_at < self._core.settings.repair_interval
