@@ -227,7 +227,8 @@ class Heartbeat:
             member.fenced.set()
             return
         await member.core.store.confirm_root()
-        if await member.core.records.reread(written.stored) is None:  # it was written while another cluster was there
+        stored = written.stored
+        if stored is None or await member.core.records.reread(stored) is None:  # it was written in another cluster
             member.fenced.set()
             return
         member.core.store.confirm_by(AgentKeys.key(member.id))  # from here on, to see this record confirms the root
