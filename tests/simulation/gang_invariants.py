@@ -11,7 +11,7 @@ from fray_coordinator.protocol.scheduling import shape_of
 from fray_coordinator.protocol.transitions import TERMINAL, Status
 from fray_layouts.records import AgentRecord, ClusterSettings, JobRecord, Placement, ReplicaExit
 from fray_layouts.spec import is_gang
-from fray_layouts.states import ExitKind, HoldingPhase
+from fray_layouts.states import AgentState, ExitKind, HoldingPhase
 from fray_layouts.work_keys import WorkKeys
 from tests.simulation.effects import Run
 from tests.simulation.gangwork import CHIPS
@@ -56,9 +56,15 @@ def the_window_of_backfill_is_fixed(w: GangWatch, c: Change) -> None:
 
 
 def a_stopped_gang_has_ended(w: GangWatch, c: Change) -> None:
-    """The check counts the tasks that run, whatever exits are stored."""
+    """The check counts the tasks that run, whatever exits are stored.
+
+    If an agent of the gang is dead, the write for it does not wait for the others, which have been told to end too.
+    """
     before, after = c.before, c.after
     if before is None or after is None or (before.status, after.status) != (Status.RUNNING, Status.STOPPED):
+        return
+    known = [w.watching.agents.get(member.agent) for member in _placements(c)[0].members]
+    if any(agent is not None and agent.state == AgentState.DEAD for agent in known):
         return
     running = [run for run in w.world.effects.running.get(c.name, ()) if run.attempt == before.attempt]
     if running:
@@ -208,7 +214,7 @@ def a_vote_binds(w: GangWatch, c: Change) -> None:
 
 
 def an_exit_comes_before_anything_else(w: GangWatch, c: Change) -> None:
-    """An agent that has run a replica stores its exit before it drops the job."""
+    """An agent that has run a replica stores its exit before it drops the job, wherever the root's writes then go."""
     before, after = c.before, c.after
     if not isinstance(before, AgentRecord) or after is None or after.state == "dead":
         return
@@ -220,7 +226,8 @@ def an_exit_comes_before_anything_else(w: GangWatch, c: Change) -> None:
             continue
         for replica in range(record.spec.replicas):
             run = w.world.effects.of(job, held.attempt, replica)
-            left = replica in w.exits.get((job, held.attempt), {})
+            key = WorkKeys.exit(job, held.attempt, replica)
+            left = replica in w.exits.get((job, held.attempt), {}) or w.world.storage.was_written_elsewhere(key)
             if run is not None and run.agent == c.name and not left:
                 message = f"{c.name} drops {job}, and nothing tells how replica {replica} ended: {run}"
                 raise Broken("an exit comes before anything else", message, c.name, job)
