@@ -229,3 +229,14 @@ def _is_renewed() -> bool:
 
 
 _terminal = PerProcess(_Terminal)
+
+
+def _on_a_line_of_its_own(record: logging.LogRecord) -> bool:
+    """Take the drawn line away before a record of Fray's log is printed; it is drawn again when it is next renewed."""
+    if _terminal.value.lines:
+        with _terminal.value.lock:
+            _terminal.value.clear()
+    return True
+
+
+log.addFilter(_on_a_line_of_its_own)

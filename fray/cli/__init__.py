@@ -5,10 +5,15 @@ line. `output` prints, log lines too. `job_view` and `cost_model` format jobs an
 Fray inside functions, so that `fray --help` is fast.
 """
 
+import logging
+
+from fray.cli.app import MessageFormatter
 from fray.cli.root_command import cli
 
 
 def main() -> None:
+    if logging.lastResort is not None:  # the handler of warnings in commands that configure no log of their own
+        logging.lastResort.setFormatter(MessageFormatter())
     cli(prog_name="fray")
 
 

@@ -146,6 +146,13 @@ _OPTIONS = [
 FORMATS = ("text", "json")
 
 
+class MessageFormatter(logging.Formatter):
+    """A warning as commands print their own messages: one line after "fray: "."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return f"fray: {escaped(super().format(record))}"
+
+
 class _TextFormatter(logging.Formatter):
     """One line for each record, with the time in UTC; a traceback follows on lines of its own."""
 

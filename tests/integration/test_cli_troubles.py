@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from fray.cli import cli
-from tests.support.shell import Shell
+from tests.support.left_behind import started
+from tests.support.shell import FRAY, Shell
 
 
 def test_a_file_in_the_inbox_is_admitted_by_a_pass(empty: Shell) -> None:
@@ -49,6 +52,26 @@ def test_an_agent_refuses_a_root_that_doctor_calls_unable_unless_told_to(empty: 
     assert "fray: agent " in agent.stdout.readline()
     agent.terminate()
     assert agent.wait(200) == 0
+
+
+@pytest.mark.parametrize(
+    "program", [[*FRAY, "ps"], [sys.executable, "-c", "import fray.cluster as c; c.current_cluster().list_jobs()"]]
+)
+def test_a_person_who_waits_for_an_unreachable_store_is_told(tmp_path: Path, program: list[str]) -> None:
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))  # it does not listen, so each connection is refused
+        place = f"127.0.0.1:{deaf.getsockname()[1]}"
+        keys = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_ENDPOINT_URL": f"http://{place}"}
+        environ = {**os.environ, **keys, "FRAY_CLUSTER_SPEC": "s3://bucket/prefix"}
+        waiting = started(subprocess.Popen(program, env=environ, stderr=subprocess.PIPE, text=True, cwd=tmp_path))
+        assert waiting.stderr is not None
+        told = waiting.stderr.readline()
+        waiting.kill()
+        waiting.communicate()
+    prefix = "fray: " if "ps" in program else ""
+    assert told.startswith(f"{prefix}get s3://bucket/prefix/cluster.json: no success for ")
+    assert f"the last answer was: no connection to {place}: " in told
+    assert told.endswith("; it is tried for 60 s\n")
 
 
 @pytest.mark.parametrize(("more", "told"), [(0, "is full: "), (1, "is too small: it has ")])

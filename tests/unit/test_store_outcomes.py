@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -30,6 +31,7 @@ from fray_coordinator.store.interface import (
 from fray_coordinator.store.memory import MemoryBackend, MemoryContents
 from fray_coordinator.store.metering import FAILURE_MEMORY_SECONDS, RequestCounts
 from fray_coordinator.store.store import FIRST_RETRY_WAIT, MAX_RETRY_WAIT, REFUSED_PATIENCE, Store
+from tests.support.waiting import eventually
 
 LOST = Unknown("no answer")
 FULL = PreconditionFailed("412")
@@ -300,6 +302,78 @@ async def test_a_failing_request_is_reported_until_it_works_or_nobody_asks_any_m
     assert list(store.failing.now()) == ["get pools"]
     clock.time += FAILURE_MEMORY_SECONDS + 1
     assert store.failing.now() == {}
+
+
+async def test_an_outage_is_said_once_and_so_is_its_end(caplog: pytest.LogCaptureFixture) -> None:
+    backend = Script(*[LOST] * 100)
+    store = Store(backend, FakeClock(), RandomSource(1), patience=20.0)
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable):
+            await store.get("key")
+    backend.answers = [Applied("v2"), BEFORE, BEFORE]
+    await store.put("key", OURS, ABSENT, "ours")
+    (said,) = caplog.messages
+    answer = "the last answer was: no answer"
+    assert re.fullmatch(rf"get memory://script/key: no success for [3-6] s, {answer}; it is tried for 20 s", said)
+    for _ in range(2):
+        await store.get("key")
+    (_, over) = caplog.messages
+    assert re.fullmatch(r"memory://script: reachable again after \d\d s", over)
+
+
+class Hung(Script):
+    """Storage in a network, which answers no read until it is released."""
+
+    local = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.released = asyncio.Event()
+
+    async def get(self, key: str) -> Object | None:
+        await self.released.wait()
+        return BEFORE
+
+    async def list(self, prefix: str, after: str | None, limit: int | None, versions: bool) -> list[Listed]:
+        await self.released.wait()
+        return []
+
+
+async def test_a_record_for_which_no_answer_comes_at_all_is_said(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fray_coordinator.store.store.LATE_SECONDS", 0.01)
+    backend = Hung()
+    store = Store(backend, FakeClock(), RandomSource(1))
+    long_answers = [asyncio.create_task(store.get("results/large")), asyncio.create_task(store.list("jobs/"))]
+    await asyncio.sleep(0.1)  # what must not be said has the time to be said
+    assert caplog.messages == []
+    reading = asyncio.create_task(store.get("cluster.json"))
+    await eventually(lambda: caplog.messages)
+    backend.released.set()
+    await asyncio.gather(reading, *long_answers)
+    assert caplog.messages == [
+        "get memory://script/cluster.json: no success for 0 s, there was no answer; it is tried for 60 s",
+        "memory://script: reachable again after 0 s",
+    ]
+
+
+async def test_one_object_that_fails_while_others_are_answered_is_no_outage(caplog: pytest.LogCaptureFixture) -> None:
+    class OneFails(Script):
+        async def get(self, key: str) -> Object | None:
+            if key == "bad":
+                raise LOST
+            return BEFORE
+
+    class Clock(FakeClock):
+        async def sleep(self, seconds: float) -> None:
+            await super().sleep(seconds)
+            await store.get("good")
+
+    store = Store(OneFails(), Clock(), RandomSource(1))
+    with pytest.raises(StoreUnavailable):
+        await store.get("bad")
+    assert caplog.messages == []
 
 
 async def test_every_attempt_is_counted() -> None:

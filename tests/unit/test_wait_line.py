@@ -54,6 +54,21 @@ def test_in_a_notebook_the_line_is_overwritten_in_the_stream_of_the_jobs_output(
     assert errors.getvalue() == ""
 
 
+def test_what_is_logged_meanwhile_is_on_a_line_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = made_screen(monkeypatch)
+    handler = logging.StreamHandler(screen)
+    logging.getLogger("fray").addHandler(handler)
+    try:
+        with WaitLine() as line:
+            line.show("1 of 2 done")
+            logging.getLogger("fray").warning("the storage does not answer")
+            line.show("1 of 2 done")
+    finally:
+        logging.getLogger("fray").removeHandler(handler)
+    shown = "\rfray: 1 of 2 done\x1b[K"
+    assert screen.getvalue() == f"{shown}\r\x1b[Kthe storage does not answer\n{shown}\r\x1b[K"
+
+
 def test_of_two_waits_the_latest_is_shown_and_then_the_other_again(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = made_screen(monkeypatch)
     with WaitLine() as outer:

@@ -1,10 +1,11 @@
-"""Counts the billed requests and prices them; and tracks which kinds of requests fail at present.
+"""Counts the billed requests and prices them; tracks which kinds of requests fail at present, and says so in the log.
 
 Providers price by class: a write or a list (class A) costs twelve times a read (class B), and a delete costs nothing.
 """
 
 from __future__ import annotations
 
+import logging
 from dataclasses import astuple, dataclass, field, replace
 
 from fray_coordinator.clock import Clock
@@ -19,6 +20,12 @@ from fray_coordinator.store.interface import (
     StoreBackend,
     Version,
 )
+from fray_layouts.escaping import one_line
+
+log = logging.getLogger("fray")
+
+READ_VERBS = frozenset({"get", "list"})
+"""The verbs that change nothing. If they work, writes may still fail, for example on a full disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,23 +129,55 @@ MAX_REASON_CHARACTERS = 300
 
 
 @dataclass(slots=True)
+class RepeatedRequest:
+    """A request that is repeated until it is answered.
+
+    Attributes:
+        patience: seconds for which it is repeated.
+        started: when it began, by the clock's `boottime`.
+        last: the last answer; "" if there was none yet.
+    """
+
+    verb: str
+    key: str
+    patience: float
+    started: float
+    last: str = ""
+
+
+@dataclass(slots=True)
 class FailureTracker:
     """The kinds of requests whose last request failed; an agent reports them as its problem for that time.
 
-    A kind is a verb on a top-level folder: ("put", "jobs").
+    A kind is a verb on a top-level folder: ("put", "jobs"). The log says once that the storage does not answer, and
+    once that it answers again. An outage ends with the next answer to a read, if reads had no answer, else to a write.
     """
 
     clock: Clock
+    root: str
     _failed: dict[tuple[str, str], tuple[float, str]] = field(default_factory=dict)
+    _outage: tuple[bool, float] | None = None  # whether reads had no answer, and since when; None while it answers
 
     def failed(self, verb: str, key: str, why: str) -> None:
         """Note that a request failed for good; its caller gets the error."""
         self._failed[_request_kind(verb, key)] = (self.clock.boottime(), why[:MAX_REASON_CHARACTERS])
 
+    def unanswered(self, request: RepeatedRequest) -> None:
+        """Say in the log that the storage has answered no such request since this one, unless the log says it."""
+        if self._outage is None:
+            self._outage = request.verb in READ_VERBS, request.started
+            lasted = self.clock.boottime() - request.started
+            answer = f"the last answer was: {request.last}" if request.last else "there was no answer"
+            what = f"{request.verb} {self.root}/{request.key}: no success for {lasted:.0f} s"
+            log.warning("%s", one_line(f"{what}, {answer}; it is tried for {request.patience:g} s"))
+
     def worked(self, verb: str, key: str) -> None:
         """Note that a request was answered."""
         if self._failed:
             self._failed.pop(_request_kind(verb, key), None)
+        if self._outage is not None and self._outage[0] == (verb in READ_VERBS):
+            lasted, self._outage = self.clock.boottime() - self._outage[1], None
+            log.warning("%s: reachable again after %.0f s", self.root, lasted)
 
     def now(self) -> dict[str, str]:
         """By kind ("put jobs"), the reason why its last request failed."""

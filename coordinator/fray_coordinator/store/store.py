@@ -7,6 +7,7 @@ the expectation still holds, the same bytes are sent again with the same precond
 arrives late changes nothing.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from itertools import islice
@@ -19,6 +20,7 @@ from fray_coordinator.errors import REMOVE_HINT, BadRecord, StoreError, StoreRef
 from fray_coordinator.store.interface import (
     ABSENT,
     ANY,
+    MAX_RECORD_BYTES,
     Applied,
     AttemptFailed,
     BadObject,
@@ -40,8 +42,9 @@ from fray_coordinator.store.interface import (
     Version,
     check_key,
     check_written,
+    max_bytes,
 )
-from fray_coordinator.store.metering import FailureTracker, MeteredBackend, RequestCounts
+from fray_coordinator.store.metering import READ_VERBS, FailureTracker, MeteredBackend, RepeatedRequest, RequestCounts
 from fray_coordinator.store.root_watch import RootWatch
 from fray_layouts.errors import Malformed
 from fray_layouts.object_keys import CLUSTER_KEY, DoctorKeys
@@ -58,10 +61,7 @@ REFUSED_PATIENCE = 5.0
 SINGLE_OBJECT_PATIENCE = 3.0
 """Seconds for which one object of many may delay a read of all of them: less than the time between two passes."""
 LATE_SECONDS = 3.0
-"""Seconds after which a call that is still retrying is reported as failing; an answer normally takes a tenth of one."""
-
-READ_VERBS = frozenset({"get", "list"})
-"""The verbs that change nothing. If they work, writes may still fail, for example on a full disk."""
+"""Seconds after which a call without success is reported as failing; an answer normally takes a tenth of one."""
 
 
 class Store:
@@ -84,7 +84,7 @@ class Store:
 
     def __init__(self, backend: StoreBackend, clock: Clock, rng: RandomSource, patience: float = 60.0) -> None:
         self.usage = RequestCounts()
-        self.failing = FailureTracker(clock)
+        self.failing = FailureTracker(clock, backend.root)
         self.patience = patience
         self._backend = MeteredBackend(backend, self.usage)
         self._clock = clock
@@ -377,9 +377,18 @@ class Store:
         patience: float | None = None,
         one_of_many: bool = False,
     ) -> T:
-        """Call `attempt` until it returns, or until patience is over."""
-        patience = self.patience if patience is None else patience
-        started = self._clock.boottime()
+        """Call `attempt` until it returns, or until patience is over; after `LATE_SECONDS` the log says so."""
+        request = RepeatedRequest(verb, key, self.patience if patience is None else patience, self._clock.boottime())
+        if self.local:  # it answers faster than a timer can be made
+            return await self._repeated(request, attempt, one_of_many)
+        late = asyncio.get_running_loop().call_later(LATE_SECONDS, self._warn, request)
+        try:
+            return await self._repeated(request, attempt, one_of_many)
+        finally:
+            late.cancel()
+
+    async def _repeated(self, request: RepeatedRequest, attempt: Callable[[], Awaitable[T]], one_of_many: bool) -> T:
+        verb, key, started = request.verb, request.key, request.started
         failures = 0
         while True:
             try:
@@ -391,20 +400,28 @@ class Store:
             except BadObject as error:
                 raise BadRecord(f"{error}{REMOVE_HINT}") from error
             except (NotApplied, Unknown, Refused) as error:
-                failures += 1
+                failures, request.last = failures + 1, str(error)
                 wait = self._wait(failures, error)
-                limit = patience
+                limit = request.patience
                 if isinstance(error, Refused):
-                    limit = min(patience, REFUSED_PATIENCE) if error.may_pass else 0.0
+                    limit = min(limit, REFUSED_PATIENCE) if error.may_pass else 0.0
                 lasted = self._clock.boottime() + wait - started
                 is_alone = one_of_many and lasted > SINGLE_OBJECT_PATIENCE and await self._answers_others(verb, started)
                 if lasted > LATE_SECONDS and not isinstance(error, Refused):
                     what = f"{verb} {self.root}/{key}"
                     self.failing.failed(verb, key, f"{what}: no success so far, the last answer was: {error}")
                 if lasted > limit or is_alone:
-                    within = patience if lasted > limit else SINGLE_OBJECT_PATIENCE
+                    within = request.patience if lasted > limit else SINGLE_OBJECT_PATIENCE
                     raise await self._given_up(verb, key, error, within, started) from error
+                if self._clock.boottime() - started >= LATE_SECONDS:
+                    self._warn(request)
             await self._clock.sleep(wait)
+
+    def _warn(self, request: RepeatedRequest) -> None:
+        """Say in the log that the storage does not answer, unless it has answered others since the request began."""
+        is_long = request.verb == "list" or max_bytes(request.key) > MAX_RECORD_BYTES  # its answer may take as long
+        if (request.last or not is_long) and self._answered[request.verb in READ_VERBS] <= request.started:
+            self.failing.unanswered(request)
 
     async def _given_up(self, verb: str, key: str, error: AttemptFailed, patience: float, started: float) -> StoreError:
         what = f"{verb} {self.root}/{key}"
