@@ -18,8 +18,8 @@ class EnvironmentConfig:
         pip_packages: requirements that are installed in addition, such as "numpy>=2".
         env_vars: environment variables; they override the host's own.
         workspace: the folder of code that the job brings; the job starts in a copy of it. "auto": the project of the
-            callable, or of the current directory. "": no folder. None: "auto" for a callable whose project is not
-            installed here, else no folder.
+            module of the callable, else of the current directory; an error if there is none. "": no folder. None:
+            "auto", or no folder if there is no project.
         docker_image: the container image that the job runs in. None: it runs on the host.
         secret_env_vars: variables whose values no command ever shows. They are stored in the job's record.
         secrets: in the constructor, the same as `secret_env_vars`.

@@ -7,6 +7,7 @@ from contextvars import ContextVar
 from fray.cluster.api import Cluster
 from fray.cluster.backends import backend_of, surrounding_root
 from fray.cluster.storage import StorageCluster, local_clusters
+from fray.types import EnvironmentConfig
 from fray_layouts.errors import InvalidInput
 from fray_runtime.current_task import task_environ
 from fray_runtime.variables import read_variable
@@ -26,7 +27,7 @@ def set_current_cluster(cluster: Cluster | None) -> None:
     _chosen.set(cluster)
 
 
-def current_cluster() -> Cluster:
+def current_cluster(environment: EnvironmentConfig | None = None) -> Cluster:
     """The cluster that `set_current_cluster` chose, else the one that FRAY_CLUSTER_SPEC names.
 
     In a job, FRAY_CLUSTER_SPEC names the cluster that runs the job, and jobs that are launched there become its
@@ -34,10 +35,18 @@ def current_cluster() -> Cluster:
     the Ray whose job this process belongs to. Without any of these, or with "local", it is a `LocalCluster` that the
     whole process shares and that ends with the process.
 
+    Args:
+        environment: from now on, the environment of all jobs, actors and workers that are launched through this
+            cluster and name none of their own.
+
     Raises:
-        InvalidInput: `open_cluster` cannot open the value of FRAY_CLUSTER_SPEC.
+        InvalidInput: `open_cluster` cannot open the value of FRAY_CLUSTER_SPEC; or `environment` is given for a cluster
+            that is not in storage.
     """
-    return _chosen.get() or environment_cluster()
+    cluster = _chosen.get() or environment_cluster()
+    if environment is not None:
+        storage_cluster(cluster).environment = environment
+    return cluster
 
 
 def environment_cluster() -> Cluster:

@@ -16,7 +16,15 @@ from fray.cluster.connected import ConnectedCluster
 from fray.cluster.current_job import CurrentJob, current_job_on, current_user
 from fray.cluster.placing import checked_config, checked_ttl, create_reservation, reservation_info
 from fray.job_spec import local_spec, to_spec
-from fray.types import JobGroupConfig, JobId, JobRequest, ReservationConfig, ReservationId, ReservationInfo
+from fray.types import (
+    EnvironmentConfig,
+    JobGroupConfig,
+    JobId,
+    JobRequest,
+    ReservationConfig,
+    ReservationId,
+    ReservationInfo,
+)
 from fray.workspace.choice import WorkspaceChoice, with_workspaces, workspace_choice
 from fray_coordinator.core import Core
 from fray_coordinator.jobs.submission import Submitted, submit
@@ -131,10 +139,16 @@ def as_group(requests: Sequence[JobRequest], group: JobGroupConfig) -> list[JobR
 
 
 class LaunchingCluster(ConnectedCluster):
-    """The base class of `StorageCluster` with the methods that launch and reserve; the subclass has those that read."""
+    """The base class of `StorageCluster` with the methods that launch and reserve; the subclass has those that read.
+
+    Attributes:
+        environment: the environment of jobs, actors and workers whose own request names none. It does not pickle with
+            the cluster: in jobs, children have their parent's.
+    """
 
     def __init__(self, root: str, namespace: str | None = None) -> None:
         super().__init__(root, namespace)
+        self.environment: EnvironmentConfig | None = None
         self._hints = HintSender(lambda: self.keyring)
         self._router = ReservationRouter()
 
@@ -149,6 +163,11 @@ class LaunchingCluster(ConnectedCluster):
     def specs(self, requests: Sequence[JobRequest], mine: CurrentJob | None) -> list[JobSpec]:
         """Store the requests' workspaces, and return their specs as children of `mine`. Raises InvalidInput."""
         make_spec = local_spec if self._is_private else to_spec
+        if self.environment is not None:
+            requests = [
+                dataclasses.replace(request, environment=self.environment) if request.environment is None else request
+                for request in requests
+            ]
         specs = as_children([make_spec(request) for request in requests], mine, self.namespace)
         choices = [None if self._is_private else workspace_choice(request) for request in requests]
         if not any(choices):

@@ -46,13 +46,14 @@ class WorkspaceChoice:
 
     def find(self) -> Path | None:
         """Find the folder to pack; None if there is none. Raises InvalidInput if there is none but one is required."""
-        from fray.workspace.projects import find_project, project_of_call
+        from fray.workspace.projects import current_project, find_project, project_of_call
 
         if self.folder is not None:
             return self.folder
-        project = project_of_call(self.call) if self.call is not None else None
-        if project is None and (self.call is None or self.required):
-            project = find_project(Path.cwd())
+        if self.required:
+            project = (project_of_call(self.call) if self.call is not None else None) or find_project(Path.cwd())
+        else:
+            project = project_of_call(self.call) if self.call is not None else current_project()
         if project is None and self.required:
             remedy = "there is no project here (no pyproject.toml, uv.lock, .git or requirements.txt); name the folder"
             raise InvalidInput("environment.workspace", AUTO, remedy)
@@ -65,7 +66,7 @@ def workspace_choice(request: JobRequest) -> WorkspaceChoice | None:
     call = entrypoint.callable if isinstance(entrypoint, CallableEntrypoint) else None
     given = request.environment.workspace if request.environment is not None else None
     if given is None:
-        return None if call is None else WorkspaceChoice(call=call)
+        return WorkspaceChoice(call=call)
     return named_workspace(given, Path(), call)
 
 

@@ -70,9 +70,11 @@ def parse_pyproject(data: bytes, file: Path) -> Project:
 
 
 def project_of_call(function: Callable[..., Any]) -> Path | None:
-    """The project of a callable's module; None if it is installed, because agents then have it installed too.
+    """The project that a callable needs: its module's, else the current directory's; None if there is none.
 
-    For Fray's own functions, which its jobs call, it is the project of the program that launches them.
+    A module that is installed as a package, not for editing, is in no project of its own. For Fray's own functions,
+    which its jobs call, it is the project of the program that launches them. Each agent has Fray, so the folder in
+    which Fray itself is developed does not count.
     """
     while isinstance(function, partial):
         function = function.func
@@ -80,7 +82,13 @@ def project_of_call(function: Callable[..., Any]) -> Path | None:
     if module.partition(".")[0] == "fray":
         module = "__main__"
     file = getattr(sys.modules.get(module), "__file__", None)
-    return None if file is None else _project_of_file(file)
+    return (_project_of_file(file) if file is not None else None) or current_project()
+
+
+def current_project() -> Path | None:
+    """The project around the current directory, which programs send; None if there is none, or if it is Fray's own."""
+    project = find_project(Path.cwd())
+    return None if project is None or project == _own_project() else project
 
 
 @lru_cache(maxsize=1000)
@@ -89,23 +97,19 @@ def _project_of_file(file: str) -> Path | None:
     if any(path.is_relative_to(place) for place in _installed_places()):
         return None
     project = find_project(path.parent)
-    return None if project is None or _is_installed(project) else project
+    return None if project is None or project == _own_project() else project
+
+
+@lru_cache(maxsize=1)
+def _own_project() -> Path | None:
+    """The folder in which this Fray is developed; None if Fray is installed as a package."""
+    file = Path(__file__).resolve()
+    installed = any(file.is_relative_to(place) for place in _installed_places())
+    return None if installed else find_project(file.parent)
 
 
 def _installed_places() -> set[Path]:
     return {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-
-
-def _is_installed(project: Path) -> bool:
-    """Whether the project is installed in this process's environment, also if it is an editable install."""
-    from importlib import metadata  # imported late: it costs 10 ms, which commands should not pay
-
-    file = project / "pyproject.toml"
-    name = _tables(_content(file), file).get("project", {}).get("name") if file.exists() else None
-    try:
-        return isinstance(name, str) and bool(metadata.distribution(name))
-    except (metadata.PackageNotFoundError, ValueError):
-        return False
 
 
 def _content(file: Path) -> bytes:

@@ -218,15 +218,26 @@ def loaded(project: Path, name: str = "a_module_of_a_project") -> ModuleType:
 def test_a_callable_brings_the_project_of_its_module(tmp_path: Path, project: Path) -> None:
     assert project_of_call(loaded(project).work) == project
     assert project_of_call(partial(partial(loaded(project).work, 1), 2)) == project
-    assert project_of_call(json.dumps) is None  # of Python itself
-    assert project_of_call(mock.patch) is None
-    assert project_of_call(pytest.raises) is None  # installed, among the packages
-    assert project_of_call(test_a_callable_brings_the_project_of_its_module) is None  # installed, to be edited
-    installed = tmp_path / "other"
-    installed.mkdir()
-    (installed / "work.py").write_text("def work(): pass\n")
-    (installed / "pyproject.toml").write_text('[project]\nname = "pytest"\n')
-    assert project_of_call(loaded(installed, "another_module").work) is None
+    editable = tmp_path / "other"
+    editable.mkdir()
+    (editable / "work.py").write_text("def work(): pass\n")
+    (editable / "pyproject.toml").write_text('[project]\nname = "pytest"\n')  # installed here under this name
+    assert project_of_call(loaded(editable, "another_module").work) == editable
+
+
+def test_a_callable_of_a_package_brings_the_current_project(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = (
+        json.dumps,  # of Python itself
+        mock.patch,
+        pytest.raises,  # installed, among the packages
+        test_a_callable_brings_the_project_of_its_module,  # of Fray's own project, which agents have
+        LocalCluster.launch,  # of Fray, called by a program that is a package
+    )
+    assert [project_of_call(call) for call in calls] == [None] * len(calls)  # the current project is Fray's own
+    monkeypatch.chdir(project)
+    assert [project_of_call(call) for call in calls] == [project] * len(calls)
+    monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)  # as in a notebook
+    assert project_of_call(LocalCluster.launch) == project
 
 
 async def spec_of(core: Core, choice: WorkspaceChoice | None, job: str = "", **environment: object) -> EnvironmentSpec:
@@ -258,7 +269,8 @@ async def test_a_request_brings_the_workspace_that_it_asks_for(
         await brings(command, "auto")
     monkeypatch.chdir(project)
     assert await brings(command, "auto")
-    assert not await brings(dict, None)
+    assert await brings(command, None)
+    assert await brings(dict, None)
 
 
 async def test_a_job_starts_in_the_project_where_its_submitter_is(

@@ -1,0 +1,111 @@
+"""A standard project of uv (a build system, a src layout, installed for editing) goes along, however it is launched."""
+
+import os
+import subprocess
+import sys
+import sysconfig
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fray_agents.host.capacity import find_uv
+from tests.support.agents import agents, on_cluster
+from tests.support.waiting import PATIENCE
+
+FILES = {
+    "pyproject.toml": """
+        [project]
+        name = "crop"
+        version = "0.3.1"
+
+        [build-system]
+        requires = ["hatchling"]
+        build-backend = "hatchling.build"
+
+        [tool.hatch.build]
+        dev-mode-dirs = ["src"]
+    """,
+    "src/crop/__init__.py": "",
+    "src/crop/train.py": """
+        import os
+
+
+        class Model:
+            def step(self):
+                return train(5)
+
+
+        def train(steps):
+            return 2 * steps, os.environ.get("FIELD", "")
+
+
+        if __name__ == "__main__":
+            print("trained", *train(3))
+    """,
+    "sweep.py": """
+        from fray.client import StorageClient
+        from fray.cluster import Entrypoint, EnvironmentConfig, JobRequest, current_cluster
+        from fray.pool import WorkerPool
+        from crop.train import Model, train
+
+        cluster = current_cluster(environment=EnvironmentConfig(env_vars={"FIELD": "wheat"}))
+        calls = [Entrypoint.from_callable(train, args=[steps]) for steps in range(3)]
+        print("array", [cluster.result(job) for job in cluster.launch_many([JobRequest("t", call) for call in calls])])
+        command = cluster.launch(JobRequest("c", Entrypoint.from_binary("python", ["-m", "crop.train"])))
+        cluster.wait(command, raise_on_failure=True)
+        print("command", [line.data.decode() for line in cluster.logs(command)])
+        with WorkerPool(cluster, num_workers=1) as pool:
+            print("pool", [future.result() for future in pool.map(train, [3, 4])])
+        client = StorageClient(cluster)
+        print("actor", client.create_actor(Model, name="model").step())
+    """,
+}
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """The project, installed for editing in its own `.venv`, which also finds this test's packages."""
+    folder = tmp_path / "crop"
+    for name, text in FILES.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(textwrap.dedent(text))
+    uv = find_uv()
+    assert uv is not None
+    subprocess.run([uv, "venv", "-q", "--python", sys.executable], cwd=folder, check=True)
+    [site] = (folder / ".venv/lib").glob("python*/site-packages")
+    (site / "of_this_test.pth").write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n")
+    install = ["pip", "install", "-q", "--offline", "--no-build-isolation", "--no-deps", "-e", "."]
+    subprocess.run([uv, *install], cwd=folder, check=True, env={**os.environ, "VIRTUAL_ENV": str(folder / ".venv")})
+    return folder
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A root with an agent, whose own environment does not have the project."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    root = str(tmp_path / "root")
+    monkeypatch.setenv("FRAY_CLUSTER_SPEC", root)
+    on_cluster(root, lambda core: core.store.learn_clock())
+    with agents(root, tmp_path / "work"):
+        yield root
+
+
+def run(folder: Path, *words: str) -> str:
+    """The output of the project's Python; it must succeed."""
+    done = subprocess.run(
+        [folder / ".venv/bin/python", *words], cwd=folder, capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_jobs_pools_actors_and_commands_get_the_project_and_the_default_environment(project: Path, root: str) -> None:
+    assert run(project, "sweep.py").splitlines() == [
+        "array [(0, 'wheat'), (2, 'wheat'), (4, 'wheat')]",
+        "command ['trained 6 wheat']",
+        "pool [(6, 'wheat'), (8, 'wheat')]",
+        "actor (10, 'wheat')",
+    ]
+    assert run(project, "-m", "fray", "run", "--", "python", "-m", "crop.train") == "trained 6 \n"
