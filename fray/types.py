@@ -1,7 +1,8 @@
 """The classes that describe jobs and actors: requests, their parts, and the state of a job.
 
 They are plain values: nothing here opens a cluster. Requests are checked when a job is submitted (`fray.job_spec`),
-because only then is it known what the cluster supports. Resources are in `fray.resources`.
+because only then is it known what the cluster supports. Resources are in `fray.resources`. What is in seconds may also
+be text, such as "10m" or "1h30m".
 """
 
 from __future__ import annotations
@@ -92,6 +93,9 @@ class JobId(Shown, str):
         return self._read(self)._shown() if self._read is not None else None
 
 
+Duration = float | str
+"""Seconds, or text such as "45s", "10m", "1h30m"."""
+
 Namespace = NewType("Namespace", str)
 """A scope of names of jobs, actors and queues."""
 
@@ -132,9 +136,9 @@ class HealthCheck:
 
     port: int
     path: str = "/"
-    interval: float = 10.0
-    timeout: float = 5.0
-    grace: float = 30.0
+    interval: Duration = 10.0
+    timeout: Duration = 5.0
+    grace: Duration = 30.0
     failures: int = 3
 
 
@@ -183,9 +187,9 @@ class JobRequest:
     replicas: int = 1
     max_retries_failure: int = 0
     max_retries_preemption: int = 100
-    timeout: float | None = None
-    pending_timeout: float | None = None
-    grace: float = 10.0
+    timeout: Duration | None = None
+    pending_timeout: Duration | None = None
+    grace: Duration = 10.0
     priority: int = 0
     namespace: str | None = None
     parent: str | None = None
@@ -291,7 +295,7 @@ class ReservationConfig:
     min_resources: ResourceConfig
     max_resources: ResourceConfig | None = None
     priority: int = 0
-    ttl_seconds: float = 3600
+    ttl_seconds: Duration = 3600
     preemptible: bool = True
     pool: str = "default"
 

@@ -12,7 +12,16 @@ from fray.cluster.api import Cluster
 from fray.cluster.arguments import checked_id, checked_requests
 from fray.cluster.job_info import raise_first_failure
 from fray.errors import NoOutputs
-from fray.types import JobGroupConfig, JobId, JobInfo, JobRequest, ReservationConfig, ReservationId, ReservationInfo
+from fray.types import (
+    Duration,
+    JobGroupConfig,
+    JobId,
+    JobInfo,
+    JobRequest,
+    ReservationConfig,
+    ReservationId,
+    ReservationInfo,
+)
 from fray_coordinator.jobs.logs import LogLine
 from fray_layouts.errors import InvalidInput
 
@@ -49,7 +58,7 @@ class ClusterWithoutStorage(Cluster):
     def get_reservation(self, reservation_id: str) -> ReservationInfo:
         self._refuse("reservations")
 
-    def renew_reservation(self, reservation_id: str, ttl_seconds: float | None = None) -> ReservationInfo:
+    def renew_reservation(self, reservation_id: str, ttl_seconds: Duration | None = None) -> ReservationInfo:
         self._refuse("reservations")
 
     def release_reservation(self, reservation_id: str) -> None:

@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from fray.cli import output
 from fray_layouts.errors import InvalidInput
-from fray_layouts.units import format_bytes
+from fray_layouts.units import format_bytes, parse_seconds
 
 if TYPE_CHECKING:
     from fray.resources import DeviceConfig
@@ -58,6 +58,15 @@ def parse_gpus(text: str) -> tuple[str, float]:
     if not re.fullmatch(r"[0-9]+|0?\.[0-9]+", count):
         raise InvalidInput("--gpus", text, "give a count, or kind:count such as h100:8")
     return kind, int(count) if count.isdecimal() else float(count)
+
+
+class DurationType(click.ParamType[float]):
+    """The type of an option in seconds, for which people may write a duration such as 10m."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        return parse_seconds(param.opts[0] if param else "", value)
 
 
 F = TypeVar("F", bound=Callable[..., Any])

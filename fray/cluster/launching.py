@@ -17,6 +17,7 @@ from fray.cluster.current_job import CurrentJob, current_job_on, current_user
 from fray.cluster.placing import checked_config, checked_ttl, create_reservation, reservation_info
 from fray.job_spec import local_spec, to_spec
 from fray.types import (
+    Duration,
     EnvironmentConfig,
     JobGroupConfig,
     JobId,
@@ -200,10 +201,10 @@ class LaunchingCluster(ConnectedCluster):
         wanted = checked_id(reservation_id, "reservation_id")
         return self.run(lambda core: reservation_info(core, wanted))
 
-    def renew_reservation(self, reservation_id: str, ttl_seconds: float | None = None) -> ReservationInfo:
+    def renew_reservation(self, reservation_id: str, ttl_seconds: Duration | None = None) -> ReservationInfo:
         wanted = checked_id(reservation_id, "reservation_id")
-        checked_ttl(ttl_seconds)
-        self.run(lambda core: reservations.renew(core, wanted, ttl_seconds))
+        seconds = None if ttl_seconds is None else checked_ttl(ttl_seconds)
+        self.run(lambda core: reservations.renew(core, wanted, seconds))
         return self.get_reservation(wanted)
 
     def release_reservation(self, reservation_id: str) -> None:

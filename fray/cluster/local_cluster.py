@@ -35,6 +35,7 @@ from fray_coordinator.core import LOCAL_SETTINGS, Core, open_core
 from fray_coordinator.jobs.lookup import jobs_by_id
 from fray_coordinator.protocol.transitions import is_terminal
 from fray_coordinator.store.file_objects import forgo_syncs
+from fray_layouts.errors import InvalidInput
 from fray_layouts.records import JobRecord, Resources
 from fray_runtime.current_task import PRIVATE_VAR
 
@@ -87,6 +88,9 @@ class LocalCluster(StorageCluster):
             and threads.
         use_processes: False runs callables in threads of this process; `LocalClient` lists what threads share.
             Commands always run as processes.
+
+    Raises:
+        InvalidInput: `max_workers` is below 1.
     """
 
     def __init__(self, max_workers: int | LocalClusterConfig | None = None, use_processes: bool = True) -> None:
@@ -95,6 +99,8 @@ class LocalCluster(StorageCluster):
             max_workers = None
         if max_workers is None:
             max_workers = _DEFAULT_PROCESSES if use_processes else _UNLIMITED_THREADS
+        if not max_workers > 0:
+            raise InvalidInput("max_workers", max_workers, "give at least 1, or no job would ever run")
         self._directory = Path(tempfile.mkdtemp(prefix="fray-"))
         forgo_syncs(self._directory / "root")
         super().__init__(str(self._directory / "root"))

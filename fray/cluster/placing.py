@@ -12,6 +12,7 @@ from fray.job_spec import to_spec
 from fray.resources import CpuConfig, DeviceConfig, GpuConfig, ResourceConfig, TpuConfig
 from fray.types import (
     BinaryEntrypoint,
+    Duration,
     JobGroupConfig,
     JobId,
     JobRequest,
@@ -28,6 +29,7 @@ from fray_layouts.object_keys import JobIds
 from fray_layouts.records import JobRecord, ReservationRecord, ReservedPart
 from fray_layouts.spec import GangSpec, JobSpec, ResourceSpec
 from fray_layouts.states import ReservationKind, ReservationState
+from fray_layouts.units import parse_seconds
 
 MIN_TTL = 10.0
 """Least seconds of a reservation. Gathering hosts takes some seconds, so a shorter one would end before it begins."""
@@ -36,18 +38,19 @@ _NAME = "reservation"
 
 
 def checked_config(config: object) -> ReservationConfig:
-    """Return the argument if it is a ReservationConfig with valid seconds. Raises InvalidInput if it is not."""
+    """Return the argument if it is a ReservationConfig with a valid duration. Raises InvalidInput if it is not."""
     if not isinstance(config, ReservationConfig):
         raise InvalidInput("config", config, "give a ReservationConfig")
     checked_ttl(config.ttl_seconds)
     return config
 
 
-def checked_ttl(ttl: object) -> None:
-    """Raise InvalidInput unless it is None or a number of seconds between `MIN_TTL` and `MAX_SECONDS`."""
-    is_number = isinstance(ttl, (int, float)) and not isinstance(ttl, bool)
-    if ttl is not None and not (is_number and MIN_TTL <= float(ttl) <= MAX_SECONDS):  # type: ignore[arg-type]
-        raise InvalidInput("ttl_seconds", ttl, f"give seconds, at least {MIN_TTL:g}; it can be renewed and released")
+def checked_ttl(ttl: Duration) -> float:
+    """The duration in seconds. Raises InvalidInput unless it is between `MIN_TTL` and `MAX_SECONDS`."""
+    seconds = parse_seconds("ttl_seconds", ttl)
+    if not MIN_TTL <= seconds <= MAX_SECONDS:
+        raise InvalidInput("ttl_seconds", ttl, f"give at least {MIN_TTL:g} seconds; it can be renewed and released")
+    return seconds
 
 
 def parts_of(config: ReservationConfig, private: bool) -> tuple[list[ReservedPart], int]:
@@ -108,7 +111,7 @@ async def create_reservation(
     Raises InvalidInput as `parts_of`.
     """
     parts, low = parts_of(config, private)
-    now = core.now()
+    now, ttl = core.now(), checked_ttl(config.ttl_seconds)
     record = ReservationRecord(
         id=JobIds.fresh(_NAME, now, core.rng.token()),
         kind=ReservationKind.RESERVATION,
@@ -120,8 +123,8 @@ async def create_reservation(
         low=low,
         parent=mine.job_id if mine is not None else "",
         parent_attempt=mine.attempt if mine is not None else 0,
-        ttl=config.ttl_seconds,
-        expires_at=now + config.ttl_seconds,
+        ttl=ttl,
+        expires_at=now + ttl,
         ancestors=mine.family if mine is not None else [driver] if driver else [],
     )
     return ReservationId((await reservations.create(core, record)).id)
@@ -236,7 +239,7 @@ class PlacingCluster(Protocol):
             ReservationNotFound: there is no such reservation.
         """
 
-    def renew_reservation(self, reservation_id: str, ttl_seconds: float | None = None) -> ReservationInfo:
+    def renew_reservation(self, reservation_id: str, ttl_seconds: Duration | None = None) -> ReservationInfo:
         """Extend a reservation, so that it ends `ttl_seconds` from now.
 
         Args:

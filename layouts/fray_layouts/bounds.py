@@ -82,14 +82,17 @@ REMEDIES = {
 
 Priority = Annotated[int, Meta(ge=MIN_PRIORITY, le=MAX_PRIORITY)]
 Count = Annotated[int, Meta(ge=0, le=MAX_SAFE_INTEGER)]
+IN_BYTES, IN_SECONDS = {"unit": "bytes"}, {"unit": "seconds"}
+"""Mark a field in which people may write a unit, such as 2GB or 10m; `fray_layouts.parsing` converts it."""
+Bytes = Annotated[int, Meta(ge=0, le=MAX_SAFE_INTEGER, extra=IN_BYTES)]
 Amount = Annotated[int, Meta(ge=-MAX_SAFE_INTEGER, le=MAX_SAFE_INTEGER)]
 Attempts = Annotated[int, Meta(ge=0, le=MAX_ATTEMPTS)]
 AttemptNumber = Annotated[int, Meta(ge=1, le=MAX_ATTEMPTS)]
 Number = Annotated[float, Meta(ge=-1e15, le=1e15)]
 """A measured value: finite, and exact to a tenth."""
 Time = Annotated[float, Meta(ge=0, le=MAX_TIME)]
-Seconds = Annotated[float, Meta(ge=0, le=MAX_SECONDS)]
-Interval = Annotated[float, Meta(gt=0, le=MAX_SECONDS)]
+Seconds = Annotated[float, Meta(ge=0, le=MAX_SECONDS, extra=IN_SECONDS)]
+Interval = Annotated[float, Meta(gt=0, le=MAX_SECONDS, extra=IN_SECONDS)]
 Name = Annotated[str, Meta(pattern=NAME_PATTERN, max_length=MAX_NAME)]
 Pool = Annotated[str, Meta(pattern=POOL_PATTERN, max_length=MAX_JOB_ID + 1)]
 MaybeName = Annotated[str, Meta(pattern=MAYBE_NAME_PATTERN, max_length=MAX_NAME)]

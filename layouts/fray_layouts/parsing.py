@@ -12,15 +12,16 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cache
 from itertools import accumulate
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from fray_layouts.bounds import REMEDIES
 from fray_layouts.errors import InvalidInput, Malformed
-from fray_layouts.units import parse_bytes
+from fray_layouts.units import parse_bytes, parse_seconds
 
 MAX_DEPTH = 100
 """Deepest nesting of arrays and objects in any JSON; far more than records need, far less than Python's stack
@@ -79,21 +80,22 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 REDACTED = "..."
 """Shown in place of possible secrets: text in a field of an unknown name, and anything in the environment."""
-SIZE_FIELDS = ("memory", "disk")
-"""Resources that people may write as text with a unit."""
 _MAX_COMPARED_CHARACTERS = 64
 """Characters of an unknown field's name that are compared with the known names; bounds the work for a huge name."""
 
 
 def read_struct(raw: Mapping[str, Any], struct: type[S], top: str) -> S:
-    """Convert a mapping without unknown fields to a struct. Raises InvalidInput: a field is missing or has a bad value.
+    """Convert a mapping without unknown fields to a struct, and what people wrote with a unit to bytes and seconds.
+
+    Raises InvalidInput: a field is missing or has a bad value.
 
     top: name of the whole, for errors that concern no single field.
     """
+    plain = _without_units(raw, struct)
     try:
-        return msgspec.convert(raw, struct)
+        return msgspec.convert(plain, struct)
     except msgspec.ValidationError as error:
-        raise _invalid_input(error, raw, top) from None
+        raise _invalid_input(error, plain, top) from None
 
 
 def refuse_unknown(
@@ -108,7 +110,7 @@ def refuse_unknown(
             refuse_unknown(part, struct, aliases, f"{path}[{number}]")
     if not isinstance(raw, Mapping):
         return
-    fields = {field.name: field for field in msgspec.structs.fields(struct)}
+    fields = types_of(struct)
     same = aliases.get(path, {})
     for key, value in raw.items():
         dotted = f"{path}.{key}" if path else str(key)
@@ -117,8 +119,22 @@ def refuse_unknown(
             hint = f"did you mean {near[0]}" if near else f"the fields here are {', '.join(fields)}"
             shown = value if isinstance(value, (int, float)) and path != "environment" else REDACTED
             raise InvalidInput(dotted, shown, f"there is no such field; {hint}")
-        if part := _nested_struct(fields[same.get(str(key), str(key))].type):
+        if part := fields[same.get(str(key), str(key))].struct:
             refuse_unknown(value, part, aliases, dotted)
+
+
+class FieldType(NamedTuple):
+    """What a field of a struct holds. struct: the struct in it or in its list, if any. unit: "bytes", "seconds", ""."""
+
+    struct: type[msgspec.Struct] | None
+    unit: str
+
+
+@cache
+def types_of(struct: type[msgspec.Struct]) -> dict[str, FieldType]:
+    """The fields of a struct by name, as far as concerns who reads what people write."""
+    fields = msgspec.structs.fields(struct)
+    return {field.name: FieldType(_nested_struct(field.type), _unit(field.type)) for field in fields}
 
 
 def _nested_struct(annotation: Any) -> type[msgspec.Struct] | None:
@@ -128,14 +144,29 @@ def _nested_struct(annotation: Any) -> type[msgspec.Struct] | None:
     return next(filter(None, map(_nested_struct, getattr(annotation, "__args__", ()))), None)
 
 
-def with_sizes(path: str, amounts: Mapping[str, Any]) -> dict[str, Any]:
-    """The same amounts, with sizes given as text converted to bytes. Raises InvalidInput: a text is not a size."""
-    sizes = {
-        field: parse_bytes(f"{path}.{field}", size)
-        for field in SIZE_FIELDS
-        if isinstance(size := amounts.get(field), str)
-    }
-    return {**amounts, **sizes}
+def _unit(annotation: Any) -> str:
+    """The unit that a field's type is marked with, such as that of `bounds.Seconds | None`."""
+    marks = [meta.extra["unit"] for meta in getattr(annotation, "__metadata__", ()) if meta.extra]
+    return next(iter(marks), "") or next(filter(None, map(_unit, getattr(annotation, "__args__", ()))), "")
+
+
+_UNITS: dict[str, Callable[[str, Any], float]] = {"bytes": parse_bytes, "seconds": parse_seconds}
+
+
+def _without_units(raw: Any, struct: type[msgspec.Struct], path: str = "") -> Any:
+    """The same values, with what has a unit converted to bytes and seconds. Raises InvalidInput: one cannot be."""
+    if isinstance(raw, list):
+        return [_without_units(part, struct, f"{path}[{number}]") for number, part in enumerate(raw)]
+    if not isinstance(raw, Mapping):
+        return raw
+    plain = dict(raw)
+    for name, (part, unit) in types_of(struct).items():
+        dotted = f"{path}.{name}" if path else name
+        if unit and plain.get(name) is not None:
+            plain[name] = _UNITS[unit](dotted, plain[name])
+        elif part and name in plain:
+            plain[name] = _without_units(plain[name], part, dotted)
+    return plain
 
 
 _MISSING = re.compile(r"missing required field `(?P<field>[^`]+)`(?: - at `\$\.?(?P<path>[^`]*)`)?")

@@ -12,9 +12,9 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from fray_layouts.bounds import MAX_IMAGE, Count, Name
+from fray_layouts.bounds import MAX_IMAGE, Bytes, Name
 from fray_layouts.errors import InvalidInput
-from fray_layouts.parsing import REDACTED, read_struct, refuse_unknown, with_sizes
+from fray_layouts.parsing import REDACTED, read_struct, refuse_unknown
 from fray_layouts.pool_checks import checked_provisioning
 from fray_layouts.records import MachineSettings, ProvisioningSpec, Resources
 from fray_layouts.spec import DeviceSpec, SpecPart
@@ -32,8 +32,8 @@ class HostCapacity(SpecPart, kw_only=True):
     """
 
     cpu: Annotated[float, Meta(ge=0, le=100_000)] = 0.0
-    memory: Count = 0
-    disk: Count = 0
+    memory: Bytes = 0
+    disk: Bytes = 0
     device: DeviceSpec | None = None
 
 
@@ -114,9 +114,7 @@ def parse_pool(raw: Mapping[str, Any]) -> PoolToSet:
     for field in _LISTS:
         if isinstance(raw.get(field), str | Mapping):
             raise InvalidInput(field, raw[field], "give a list, even for one entry: [...]")
-    capacity = raw.get("capacity")
-    sized = {**raw, "capacity": with_sizes("capacity", capacity)} if isinstance(capacity, Mapping) else raw
-    written = read_struct(sized, WrittenPool, "pool")
+    written = read_struct(raw, WrittenPool, "pool")
     settings = {name: getattr(written, name) for name in MachineSettings.__struct_fields__}
     spec = ProvisioningSpec(**settings, capacity=host_resources(written.capacity) if written.capacity else None)
     return PoolToSet(checked_provisioning(spec), written.environments)

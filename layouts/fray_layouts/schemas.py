@@ -52,13 +52,6 @@ SCHEMAS: dict[str, type[msgspec.Struct]] = {
 """By name of the schema's file, without `.json`: the struct that it describes."""
 CLOSED_SCHEMAS = frozenset({"fray-file", "spec"})
 
-_SIZES = {
-    spec.ResourceSpec.__name__: parsing.SIZE_FIELDS,
-    pool_file.HostCapacity.__name__: parsing.SIZE_FIELDS,
-    spec.JobSpec.__name__: ("log_limit",),
-}
-"""The fields in which people may write a size with a unit, by struct."""
-
 _OTHER_NAMES = {spec.ResourceSpec.__name__: spec_parsing.ALIASES["resources"]}
 """The other names of fields that are accepted, by struct."""
 
@@ -108,14 +101,15 @@ def _docstring(kind: type) -> str:
 
 
 def _close(parts: dict[str, Any]) -> None:
-    """Refuse unknown fields in every part, and add the accepted other spellings of fields and of sizes."""
+    """Refuse unknown fields in every part, and add the accepted other names of fields, and text with a unit."""
     for title, part in parts.items():
         part["additionalProperties"] = False
         properties = part["properties"]
-        for size in _SIZES.get(title, ()):
-            number = properties[size]
-            about = {key: number.pop(key) for key in ("description", "default")}
-            properties[size] = {**about, "anyOf": [number, {"type": "string"}]}
+        for field, kind in parsing.types_of(_STRUCTS[title]).items():
+            if kind.unit:
+                number = properties[field]
+                about = {key: number.pop(key) for key in ("description", "default")}
+                properties[field] = {**about, "anyOf": [*number.get("anyOf", [number]), {"type": "string"}]}
         properties |= {other: properties[usual] for other, usual in _OTHER_NAMES.get(title, {}).items()}
 
 

@@ -1,5 +1,6 @@
 """The spec of a job: what it runs, with which resources, in which environment, and how often it is tried.
 
+Where a field is in seconds or bytes, people may write text with a unit, such as "10m" or "2GB"; records hold numbers.
 `fray_layouts.spec_parsing` makes a spec from what a person wrote.
 """
 
@@ -12,6 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from fray_layouts.bounds import (
+    IN_BYTES,
     MAX_CALLABLE_NAME,
     MAX_IMAGE,
     MAX_NAME,
@@ -22,6 +24,7 @@ from fray_layouts.bounds import (
     OUTAGE_PATTERN,
     SAME_PATTERN,
     Attempts,
+    Bytes,
     Count,
     Interval,
     Key,
@@ -98,9 +101,9 @@ class ResourceSpec(SpecPart, kw_only=True):
     Attributes:
         cpu: cores; fractions to a thousandth. While cores are scarce, this is the task's share of them.
         hard_cpu: limit the task to `cpu` cores, even while other cores are idle.
-        memory: bytes that are reserved, and that the task may use; people may write text such as "2GB", "512MiB", and
-            `ram` is another name of it. 0 and `UNASKED_MEMORY` set no limit.
-        disk: bytes of scratch space; people may write text. 0 and `UNASKED_DISK` set no limit.
+        memory: bytes that are reserved, and that the task may use; `ram` is another name of it. 0 and
+            `UNASKED_MEMORY` set no limit.
+        disk: bytes of scratch space. 0 and `UNASKED_DISK` set no limit.
         preemptible: false keeps the job off hosts that may be taken away.
         device_alternatives: other acceptable variants of the same kind of device, in order of preference.
         regions: the host must be in one of them; an empty list allows any region.
@@ -110,8 +113,8 @@ class ResourceSpec(SpecPart, kw_only=True):
 
     cpu: Annotated[float, Meta(ge=0, le=100_000)] = 1.0
     hard_cpu: bool = False
-    memory: Count = 0
-    disk: Count = 0
+    memory: Bytes = 0
+    disk: Bytes = 0
     device: DeviceSpec | None = None
     preemptible: bool = True
     device_alternatives: list[Annotated[str, Meta(pattern=NAME_PATTERN, max_length=MAX_VARIANT)]] = []
@@ -288,7 +291,7 @@ class JobSpec(SpecPart, kw_only=True):
     health_check: HealthCheckSpec | None = None
     ports: list[Name] = []
     outputs: list[str] = []
-    log_limit: Annotated[int, Meta(ge=SMALLEST_LOG, le=LARGEST_LOG)] = 10**9
+    log_limit: Annotated[int, Meta(ge=SMALLEST_LOG, le=LARGEST_LOG, extra=IN_BYTES)] = 10**9
 
 
 def check_slices(field: str, slices: int, bundles: int) -> None:

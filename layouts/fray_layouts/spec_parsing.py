@@ -21,11 +21,11 @@ from fray_layouts.bounds import (
 )
 from fray_layouts.errors import InvalidInput, Malformed
 from fray_layouts.key_encoding import ID_DIGEST_DIGITS
-from fray_layouts.parsing import REDACTED, parse_json, read_struct, refuse_unknown, with_sizes
+from fray_layouts.parsing import REDACTED, parse_json, read_struct, refuse_unknown
 from fray_layouts.path_patterns import check_patterns
 from fray_layouts.spec import EntrypointSpec, EnvironmentSpec, JobSpec, check_slices, is_gang, port_variable
 from fray_layouts.topology import get_tpu_topology
-from fray_layouts.units import counted, parse_bytes
+from fray_layouts.units import counted
 
 MAX_PORTS = 16
 """Largest number of ports of one job: a host has 10,000 ports for all of its jobs."""
@@ -235,7 +235,7 @@ def _refuse_other_spellings(raw: Mapping[str, Any]) -> None:
 
 
 def _normalized(raw: dict[str, Any]) -> dict[str, Any]:
-    """Return the spec with `ram` renamed to `memory`, and sizes converted to bytes."""
+    """Return the spec with `ram` renamed to `memory`."""
     out = dict(raw)
     for part, spellings in ALIASES.items():
         if isinstance(out.get(part), Mapping):
@@ -250,8 +250,4 @@ def _normalized(raw: dict[str, Any]) -> dict[str, Any]:
     if isinstance(environment, Mapping) and isinstance(folder := environment.get("workspace"), str):
         remedy = "a folder is packed where the job is submitted: by `fray submit`, `fray run` or the Python interface"
         raise InvalidInput("environment.workspace", folder, remedy)
-    if isinstance(out.get("log_limit"), str):
-        out["log_limit"] = parse_bytes("log_limit", out["log_limit"])
-    if isinstance(out.get("resources"), dict):
-        out["resources"] = with_sizes("resources", out["resources"])
     return out

@@ -1,15 +1,12 @@
-"""Sizes, durations and words for people: "512MiB" and "2h5m" are read and written, and lists become text.
-
-Sizes such as "512MiB" and durations such as "2h5m", as people write and read them.
-
-Words for messages to people.
-"""
+"""Sizes, durations and words for people: "512MiB" and "2h5m" are read and written, and lists become text."""
 
 import re
 from collections.abc import Sequence
 
 from fray_layouts.errors import InvalidInput
 
+SMALLEST_BARE_SIZE = 2**20
+"""Bytes: a smaller number without a unit is refused, because people who write 16 mean 16 GB."""
 _SIZE = re.compile(r"\s*(?P<number>\d{1,20}(?:\.\d+)?)\s*(?P<unit>[a-z]*)\s*", re.IGNORECASE)
 # Factors by unit, in lower case and without the b.
 _DECIMAL = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "p": 10**15}
@@ -19,18 +16,52 @@ _BINARY = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40, "pi": 2**50}
 def parse_bytes(field: str, value: int | str) -> int:
     """Convert `value` to bytes: a number, or text such as "128m", "2GB" (powers of 1000) or "512MiB" (powers of 1024).
 
-    Raises InvalidInput, naming `field`: the value is negative or is not a size.
+    Raises InvalidInput, naming `field`: the value is negative, is not a size, or is a small number without a unit.
     """
-    if isinstance(value, int):
-        if value < 0:
-            raise InvalidInput(field, value, "give a size of at least 0")
-        return value
-    found = _SIZE.fullmatch(value)
-    unit = found["unit"].lower().removesuffix("b") if found else None
-    factor = None if unit is None else (_DECIMAL | _BINARY).get(unit)
-    if found is None or factor is None:
+    number: int | None = value if not isinstance(value, str) else None
+    if isinstance(value, str) and (found := _SIZE.fullmatch(value)):
+        unit = found["unit"].lower()
+        factor = (_DECIMAL | _BINARY).get(unit.removesuffix("b"))
+        number = None if factor is None else int(float(found["number"]) * factor)
+        if unit and number is not None:
+            return number
+    if not isinstance(number, int | float) or isinstance(number, bool):
         raise InvalidInput(field, value, "give bytes, or a size such as 512MiB or 2GB")
-    return int(float(found["number"]) * factor)
+    if number < 0:
+        raise InvalidInput(field, value, "give a size of at least 0")
+    if 0 < number < SMALLEST_BARE_SIZE:
+        given = str(value).strip()
+        raise InvalidInput(field, value, f"that is {counted(int(number), 'byte')}; write {given}GB or {given}MB")
+    return number
+
+
+_NUMBER = r"\d{1,20}(?:\.\d{1,20})?"
+_DURATION_UNITS = {
+    "d(?:ays?)?": 86_400,
+    "h(?:ours?|rs?)?": 3_600,
+    "m(?:in(?:ute)?s?)?": 60,
+    "s(?:ec(?:ond)?s?)?": 1,
+    "ms": 0.001,
+}
+"""Seconds by pattern of the unit, in the order in which the parts of a duration are written."""
+_DURATION = re.compile(r"\s*".join(rf"(?:({_NUMBER})\s*{unit})?" for unit in _DURATION_UNITS), re.IGNORECASE)
+
+
+def parse_seconds(field: str, value: float | str) -> float:
+    """Convert `value` to seconds: a number, as such or as text, or a duration such as "10m", "1h30m", "45s", "2 days".
+
+    Raises InvalidInput, naming `field`: the value is neither. Bounds are for the caller to check.
+    """
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return value
+    text = value.strip() if isinstance(value, str) else ""
+    if re.fullmatch(_NUMBER, text):
+        return float(text)
+    found = _DURATION.fullmatch(text)
+    if not text or found is None:
+        raise InvalidInput(field, value, "give seconds, or a duration such as 10m or 1h30m")
+    parts = zip(found.groups(), _DURATION_UNITS.values(), strict=True)
+    return sum(float(number) * seconds for number, seconds in parts if number)
 
 
 def format_bytes(size: float) -> str:

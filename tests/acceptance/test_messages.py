@@ -65,6 +65,30 @@ TYPED = [
         "run --memory lots -- true",
         "resources.memory: 'lots' is not accepted; give bytes, or a size such as 512MiB or 2GB",
     ),
+    (
+        "run --memory 16 -- true",
+        "resources.memory: '16' is not accepted; that is 16 bytes; write 16GB or 16MB",
+    ),
+    (
+        "submit FILE '{name: a, entrypoint: {command: [ls]}, resources: {memory: 16}}'",
+        "resources.memory: 16 is not accepted; that is 16 bytes; write 16GB or 16MB",
+    ),
+    (
+        "agent --memory 8",
+        "--memory: '8' is not accepted; that is 8 bytes; write 8GB or 8MB",
+    ),
+    (
+        "run --timeout soon -- true",
+        "timeout: 'soon' is not accepted; give seconds, or a duration such as 10m or 1h30m",
+    ),
+    (
+        "agent --idle-exit soon",
+        "--idle-exit: 'soon' is not accepted; give seconds, or a duration such as 10m or 1h30m",
+    ),
+    (
+        "agent --cpu 0",
+        "--cpu: 0.0 is not accepted; give at least 0.001 cores, or leave it out to offer all of this host",
+    ),
     ("run --gpus many -- true", "--gpus: 'many' is not accepted; give a count, or kind:count such as h100:8"),
     ("run --env TOKEN -- true", "--env: 'TOKEN' is not accepted; it is not set in this shell; write NAME=VALUE"),
     (
@@ -140,7 +164,7 @@ FAILED = [
         f"run -- python -c '{SEGFAULT}'",
         "signalled: killed by SIGSEGV: Segmentation fault in native code, called at <string>, line N in <module>",
     ),
-    ("run --timeout 0.1 -- sleep 60", "timeout: ran longer than its timeout of 0.1 s (killed by SIGTERM)"),
+    ("run --timeout 100ms -- sleep 60", "timeout: ran longer than its timeout of 0.1 s (killed by SIGTERM)"),
     (
         "run --memory 50MB -- python -c 'x = b\"x\" * 10**9; import time; time.sleep(60)'",
         "out-of-memory: it used more memory than its limit of 50 MB: peak N MB, largest process python (pid N) with "

@@ -61,7 +61,7 @@ def test_slices_and_gpus_are_reserved_by_their_kinds(cluster: StorageCluster) ->
     ("words", "told"),
     [
         (("--replicas", "3", "--max-replicas", "2"), "min_resources: '3 replicas' is not accepted"),
-        (("--ttl", "1"), "ttl_seconds: 1.0 is not accepted; give seconds, at least 10"),
+        (("--ttl", "1"), "ttl_seconds: 1.0 is not accepted; give at least 10 seconds"),
         (("--replicas", "0"), "min_resources.replicas: 0 is not accepted"),
         (("--tpu", "v5litepod-3"), "there are v5litepod-1, v5litepod-2, v5litepod-4"),
         (("--tpu", "v5litepod-4", "--gpus", "1"), "--gpus and --tpu cannot be combined; give one of them"),

@@ -43,6 +43,12 @@ def command(*words: str, name: str = "job", **fields: Any) -> JobRequest:
     return JobRequest(name, Entrypoint.from_binary(words[0], words[1:]), **fields)
 
 
+@pytest.mark.parametrize("workers", [0, -1])
+def test_a_cluster_without_cores_is_refused(workers: int) -> None:
+    with pytest.raises(InvalidInput, match=r"max_workers: .* give at least 1, or no job would ever run"):
+        LocalCluster(workers)
+
+
 @pytest.mark.parametrize("value", [None, [{"a": [1, 2.5, "é"]}, ((1, 2), Fraction(1, 3), b"\0\xff")], "x" * 200_000])
 def test_a_result_comes_back_as_it_was_returned(cluster: LocalCluster, value: object) -> None:
     assert cluster.result(cluster.launch(call(lambda: value)), timeout=200) == value

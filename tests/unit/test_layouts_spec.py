@@ -18,9 +18,9 @@ from fray_layouts.bounds import MAX_ATTEMPTS
 from fray_layouts.errors import InvalidInput
 from fray_layouts.index_keys import PendingKey
 from fray_layouts.object_keys import JobIds, JobKeys
-from fray_layouts.spec import JobSpec
+from fray_layouts.spec import HealthCheckSpec, JobSpec
 from fray_layouts.spec_parsing import parse_spec
-from fray_layouts.units import format_bytes, parse_bytes
+from fray_layouts.units import SMALLEST_BARE_SIZE, format_bytes, parse_bytes, parse_seconds
 
 MINIMAL: dict[str, Any] = {"name": "hello", "entrypoint": {"command": ["echo", "hi"]}}
 
@@ -141,7 +141,7 @@ def test_a_wrong_value_is_named_with_its_field(path: str, value: Any) -> None:
 
 @pytest.mark.parametrize(
     ("path", "value"),
-    [("name", 5), ("resources.cpu", "two"), ("entrypoint.command", "echo hi"), ("timeout", "1h"), ("replicas", 1.5)],
+    [("name", 5), ("resources.cpu", "two"), ("entrypoint.command", "echo hi"), ("timeout", "1x"), ("replicas", 1.5)],
 )
 def test_a_wrong_type_is_named_with_its_field(path: str, value: Any) -> None:
     assert complaint(with_(path, value)).field == path
@@ -186,7 +186,7 @@ def test_a_misspelt_field_gets_the_right_spelling() -> None:
 
 def test_ram_and_memory_are_the_same_thing() -> None:
     assert parse_spec(with_("resources.ram", "2GB")).resources.memory == 2 * 10**9
-    both = with_("resources", {"ram": 1, "memory": 1})
+    both = with_("resources", {"ram": "1GB", "memory": "1GB"})
     assert complaint(both).field == "resources.ram"
 
 
@@ -274,9 +274,53 @@ def test_the_longest_names_and_the_largest_shape_fit_every_store() -> None:
     accepted_is_sound(parse_spec({**MINIMAL, "name": "n" * 128, "id": "i" * 6, "resources": resources}))
 
 
-@given(st.integers(0, 2**60))
+@given(st.integers(SMALLEST_BARE_SIZE, 2**60))
+@example(0)
 def test_a_number_of_bytes_is_itself(size: int) -> None:
     assert parse_bytes("f", size) == size == parse_bytes("f", str(size)) or size > 2**53
+
+
+@pytest.mark.parametrize("size", [2, "16", " 16 ", "2.5", 64_000, SMALLEST_BARE_SIZE - 1])
+@pytest.mark.parametrize("field", ["resources.memory", "resources.disk", "log_limit"])
+def test_a_small_number_without_a_unit_is_no_size(field: str, size: int | str) -> None:
+    error = complaint(with_(field, size))
+    number = str(size).strip()
+    assert error.field == field
+    assert error.remedy == f"that is {int(float(number))} bytes; write {number}GB or {number}MB"
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        *((90, 90), (1.5, 1.5), ("90", 90), (" 1.5 ", 1.5), ("45s", 45), ("10m", 600), ("2h", 7200), ("1h30m", 5400)),
+        *(("1h 30m", 5400), ("1d", 86_400), ("1.5h", 5400), ("10 min", 600), ("2 hours", 7200), ("500ms", 0.5)),
+    ],
+)
+def test_durations_as_people_write_them(text: float | str, seconds: float) -> None:
+    assert parse_seconds("f", text) == seconds
+    for field in ("timeout", "pending_timeout", "grace"):
+        assert getattr(parse_spec(with_(field, text)), field) == seconds
+    check = parse_spec(with_("health_check", {"port": 1, "interval": text, "timeout": text, "grace": text}))
+    assert check.health_check == HealthCheckSpec(port=1, interval=seconds, timeout=seconds, grace=seconds)
+
+
+@pytest.mark.parametrize("wrong", ["", "soon", "10x", "m", "10m5", "5m1h", "-5", "1e3", "1h1h", [600]])
+def test_what_is_no_duration_says_how_to_write_one(wrong: object) -> None:
+    for field in ("timeout", "health_check.grace"):
+        error = complaint(with_(field, wrong))
+        assert (error.field, error.remedy) == (field, "give seconds, or a duration such as 10m or 1h30m")
+
+
+def test_an_attempt_without_a_limit_may_say_so() -> None:
+    assert parse_spec(with_("timeout", None)).timeout is None
+
+
+@given(st.text(max_size=20))
+@example("9" * 400)
+@example("1m" * 200)
+def test_any_text_is_a_duration_or_a_complaint(text: str) -> None:
+    with contextlib.suppress(InvalidInput):
+        assert parse_seconds("timeout", text) >= 0
 
 
 @pytest.mark.parametrize(

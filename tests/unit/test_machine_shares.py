@@ -31,7 +31,9 @@ from tests.support.shell import Shell
 
 MACHINE = MachineRecord(pool="p", name="m", state="up", hosts=2, hourly_cost=20.0, billed_at=0.0)
 AGENTS = [
-    AgentRecord(id=name, host=name, pool="p", machine="m", capacity=Resources(cpu=8000, memory=100, device_count=4))
+    AgentRecord(
+        id=name, host=name, pool="p", machine="m", capacity=Resources(cpu=8000, memory=100_000_000, device_count=4)
+    )
     for name in ("a", "b")
 ]
 
@@ -50,7 +52,7 @@ def job(name: str = "j", agent: str = "a", since: float = 0.0, **fields: Any) ->
         (job(), MachineShare(2.5, 2.5)),
         (job(since=1800.0), MachineShare(1.25, 2.5)),
         (job(status="succeeded", ended_at=1800.0), MachineShare(1.25, 0.0)),
-        (job(resources={"cpu": 1, "memory": 50}), MachineShare(5.0, 5.0)),
+        (job(resources={"cpu": 1, "memory": 50_000_000}), MachineShare(5.0, 5.0)),
         (job(resources={"cpu": 1, "device": {"kind": "tpu", "variant": "v6e-8", "count": 4}}), MachineShare(10, 10)),
         (job(resources={"cpu": 99}), MachineShare(10.0, 10.0)),
     ],

@@ -43,7 +43,12 @@ EVERYTHING: dict[str, Any] = {
     "name": "everything",
     "id": "once",
     "entrypoint": {"command": ["true"]},
-    "resources": {"cpu": 0.5, "ram": "1GB", "disk": 10, "device": {"kind": "gpu", "variant": "h100", "count": 8}},
+    "resources": {
+        "cpu": 0.5,
+        "ram": "1GB",
+        "disk": 10_000_000,
+        "device": {"kind": "gpu", "variant": "h100", "count": 8},
+    },
     "environment": {"env_vars": {"A": "1"}, "secret_env_vars": {"B": "2"}},
     "timeout": 60,
     "pending_timeout": 3600.5,

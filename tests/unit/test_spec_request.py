@@ -52,7 +52,7 @@ def test_every_field_reaches_the_spec() -> None:
             environment=EnvironmentConfig(["tpu"], ["numpy"], {"A": "1"}, None, "team/train:7", {"B": "2"}),
             max_retries_failure=3,
             max_retries_preemption=4,
-            timeout=5.0,
+            timeout="5s",
             pending_timeout=6.0,
             grace=7.0,
             priority=8,

@@ -136,8 +136,8 @@ def test_an_unknown_figure_of_a_device_is_not_made_up(device: CpuConfig | GpuCon
 
 
 def test_resources_are_scaled_in_their_units() -> None:
-    config = ResourceConfig(cpu=2, ram="3g", disk=1000, preemptible=False)
-    assert config.scale(0.5) == ResourceConfig(cpu=1, ram="1.5g", disk=500, preemptible=False)
+    config = ResourceConfig(cpu=2, ram="3g", disk=10**9, preemptible=False)
+    assert config.scale(0.5) == ResourceConfig(cpu=1, ram="1.5g", disk=5 * 10**8, preemptible=False)
     assert config.scale(ram=2) == dataclasses.replace(config, ram="6g")
     assert ResourceConfig(ram="10 GiB").scale(10).ram == "100 GiB"
 

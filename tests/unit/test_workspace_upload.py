@@ -128,7 +128,7 @@ async def test_a_lowered_limit_holds_for_known_entries(
     core: Core, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await stored_later(core, project)
-    monkeypatch.setenv("FRAY_WORKSPACE_LIMIT", "10")
+    monkeypatch.setenv("FRAY_WORKSPACE_LIMIT", "10B")
     with pytest.raises(InvalidInput, match="packed it has more than 10 B"):
         await store_workspace(core, project)
     monkeypatch.setenv("FRAY_WORKSPACE_LIMIT", "much")

@@ -12,7 +12,7 @@ import click
 
 from fray.cli import output
 from fray.cli.app import FORMATS, App, as_command, log_to_stderr
-from fray.cli.options import at_vm, chip_check, parse_gpus, parse_place, read_vm, with_chips
+from fray.cli.options import DurationType, at_vm, chip_check, parse_gpus, parse_place, read_vm, with_chips
 from fray_layouts.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -54,9 +54,9 @@ log = logging.getLogger("fray")
 @click.option("--network", default="default", show_default=True, help="Name of the network this host is in.")
 @click.option(
     "--idle-exit",
-    type=click.FloatRange(0),
-    metavar="SECONDS",
-    help="Leave after so many seconds without work; by default stay.",
+    type=DurationType(),
+    metavar="DURATION",
+    help="Leave after so long without work, such as 300 seconds or 5m; by default stay.",
 )
 @click.option("--no-inbound", is_flag=True, help="Other hosts cannot connect to this one, so run no actors.")
 @click.option("--unfit-root", is_flag=True, help="Join even if `fray doctor` says that the root cannot hold a cluster.")
@@ -164,8 +164,9 @@ def capacity_of(cpu: float | None, memory: str | None, gpus: str | None, tpu: st
 
     found = discover()
     if cpu is not None:
-        if cpu < 0:
-            raise InvalidInput("--cpu", cpu, "give a number of cores of at least 0")
+        if not round(cpu * 1000) > 0:
+            remedy = "give at least 0.001 cores, or leave it out to offer all of this host"
+            raise InvalidInput("--cpu", cpu, remedy)
         found = replace(found, cpu=round(cpu * 1000))
     if memory is not None:
         found = replace(found, memory=parse_bytes("--memory", memory))

@@ -8,6 +8,7 @@ import click
 
 from fray.cli import output
 from fray.cli.app import App, as_command
+from fray.cli.options import DurationType
 from fray_layouts.escaping import one_line
 
 if TYPE_CHECKING:
@@ -19,10 +20,10 @@ if TYPE_CHECKING:
 @click.argument("at", required=False, metavar="[ROOT]")
 @click.option(
     "--wait",
-    type=float,
+    type=DurationType(),
     default=0.0,
-    metavar="SECONDS",
-    help="Wait up to so long until the machines are gone; 0 by default.",
+    metavar="DURATION",
+    help="Wait up to so long until the machines are gone, such as 90 seconds or 5m; 0 by default.",
 )
 def command(app: App, at: str | None, wait: float) -> None:
     """Remove all machines of the pools of ROOT, and say what is left.

@@ -8,6 +8,7 @@ import msgspec
 
 from fray.cli import output
 from fray.cli.app import App, as_command
+from fray.cli.options import DurationType
 from fray_layouts.errors import InvalidInput
 from fray_layouts.records import ClusterSettings, Record
 
@@ -44,8 +45,7 @@ def _options(function: Any) -> Any:
         if kind is bool:
             function = click.option(option, is_flag=True, default=None, help=_HELP[name])(function)
         else:
-            metavar = "N" if kind is int else "SECONDS"
-            function = click.option(option, type=kind, metavar=metavar, help=_HELP[name])(function)
+            function = click.option(option, type=kind if kind is int else DurationType(), help=_HELP[name])(function)
     return function
 
 

@@ -10,6 +10,7 @@ import click
 
 from fray.cli import output
 from fray.cli.app import App, subcommand
+from fray.cli.options import DurationType
 
 if TYPE_CHECKING:
     from fray_coordinator.core import Core
@@ -40,7 +41,11 @@ _subcommand = partial(subcommand, command)
 @click.option("--min", type=int, help="Least number of machines.")
 @click.option("--max", type=int, help="Greatest number of machines.")
 @click.option(
-    "--idle", "idle_seconds", type=float, metavar="SECONDS", help="Remove a machine after so long without work."
+    "--idle",
+    "idle_seconds",
+    type=DurationType(),
+    metavar="DURATION",
+    help="Remove a machine after so long without work, such as 600 seconds or 10m.",
 )
 @click.option(
     "--max-cost",

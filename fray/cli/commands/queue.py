@@ -14,6 +14,7 @@ import click
 
 from fray.cli import output
 from fray.cli.app import App, subcommand
+from fray.cli.options import DurationType
 from fray_layouts.errors import InvalidInput
 from fray_layouts.units import format_duration
 
@@ -139,7 +140,7 @@ def push(app: App, queue: str, namespace: str | None, items: tuple[str, ...]) ->
 @_queue
 @_namespace
 @click.option("-n", "count", type=_AT_LEAST_ONE, default=1, show_default=True, help="How many at most.")
-@click.option("--wait", type=click.FloatRange(min=0), default=0.0, help="Seconds to wait for the first item.")
+@click.option("--wait", type=DurationType(), default=0.0, help="Time to wait for the first item: seconds, or 10m.")
 def pop(app: App, queue: str, namespace: str | None, count: int, wait: float) -> None:
     """Take items, print them, and complete them. Exit code 1 if there is none."""
 

@@ -8,7 +8,7 @@ import click
 
 from fray.cli import output
 from fray.cli.app import App, VariableOption, as_command
-from fray.cli.options import device_of
+from fray.cli.options import DurationType, device_of
 
 if TYPE_CHECKING:
     from fray.resources import ResourceConfig
@@ -25,7 +25,13 @@ if TYPE_CHECKING:
 @click.option("--tpu", metavar="TYPE", help="TPU slices, such as v5litepod-16; replicas are then counted in slices.")
 @click.option("--replicas", type=int, default=1, show_default=True, help="Least number of replicas.")
 @click.option("--max-replicas", type=int, help="Greatest number of replicas; by default the least.")
-@click.option("--ttl", type=float, default=3600.0, show_default=True, help="Seconds until it ends, unless renewed.")
+@click.option(
+    "--ttl",
+    type=DurationType(),
+    default=3600.0,
+    show_default=True,
+    help="Time until it ends, unless renewed: seconds, or 2h.",
+)
 @click.option("--priority", type=int, default=0, help="From -500 to 499; a higher one gets room first.")
 @click.option("--on-demand", is_flag=True, help="Only hosts that are not preemptible.")
 @click.option("--pool", default="default", show_default=True, help="Pool whose agents it uses.")

@@ -69,7 +69,7 @@ def _refuse_terminal(ctx: click.Context, param: click.Parameter, given: bool) ->
 @click.option("--namespace", help="Scope of names; by default FRAY_NAMESPACE, else one of the job's own.")
 @click.option("--priority", type=int, help="From -500 to 499; a higher one goes first.")
 @click.option("--retries", type=int, help="Further attempts after failures; 0 by default.")
-@click.option("--timeout", type=float, help="Seconds that an attempt may run.")
+@click.option("--timeout", metavar="DURATION", help="Time that an attempt may run: seconds, or 10m.")
 @click.option("--detach", "-d", is_flag=True, help="Print the job's id and return.")
 @click.argument("words", nargs=-1, required=True, metavar="-- COMMAND...", type=click.UNPROCESSED)
 def command(
