@@ -204,10 +204,16 @@ def _without_pickle(end: AttemptExit) -> AttemptExit:
     return msgspec.structs.replace(end, data="")
 
 
-def job_row(job: JobRecord, holding: Holding | None, waiting: str, now: float) -> list[str]:
-    """A row of `fray ps`, in the order of `JOB_COLUMNS`. waiting: why the job has not started, or does not end."""
+def job_row(job: JobRecord, holding: Holding | None, waiting: str, now: float, width: int = 0) -> list[str]:
+    """A row of `fray ps`, in the order of `JOB_COLUMNS`.
+
+    Args:
+        waiting: why the job has not started, or does not end.
+        width: most characters of the command; 0 for all.
+    """
     usage = (holding.usage if holding else None) or (job.exit.usage if job.exit else None)
     began, ended = job.started_at, job.ended_at
+    command = command_text(job.spec)
     return [
         job.id,
         display_status(job),
@@ -217,6 +223,7 @@ def job_row(job: JobRecord, holding: Holding | None, waiting: str, now: float) -
         job.lease.host if job.lease else hosts_text(job),
         f"{usage.cpu_percent:.0f}%" if usage and holding else "",
         format_bytes(usage.memory if holding else usage.memory_peak) if usage else "",
+        command if not width or len(command) <= width else f"{command[: width - 1]}…",
         waiting or (holding.activity if holding else "") or _reason(job),
     ]
 
@@ -225,7 +232,7 @@ def _reason(job: JobRecord) -> str:
     return "" if job.exit is None or job.exit.kind == ExitKind.SUCCESS else exit_reason(job.exit)
 
 
-JOB_COLUMNS = ("JOB", "STATUS", "ATTEMPT", "AGE", "RAN", "HOST", "CPU", "MEMORY", "REASON")
+JOB_COLUMNS = ("JOB", "STATUS", "ATTEMPT", "AGE", "RAN", "HOST", "CPU", "MEMORY", "COMMAND", "REASON")
 
 
 def display_status(job: JobRecord) -> str:
@@ -276,13 +283,17 @@ def describe(
     return [(label, text) for label, text in pairs if text]
 
 
-def what_runs(spec: JobSpec) -> str:
-    """The job's command, or its callable, for people."""
+def command_text(spec: JobSpec) -> str:
+    """The job's command, or the name of its callable."""
     call = spec.entrypoint.callable
-    if call is None:
-        return shlex.join(spec.entrypoint.command)
-    size = call.blob or format_bytes(len(call.pickle) * 3 / 4)
-    return f"{call.name or 'a callable'} ({size})"
+    return shlex.join(spec.entrypoint.command) if call is None else call.name or "a callable"
+
+
+def what_runs(spec: JobSpec) -> str:
+    """The job's command, or its callable with its size, for people."""
+    call = spec.entrypoint.callable
+    size = "" if call is None else f" ({call.blob or format_bytes(len(call.pickle) * 3 / 4)})"
+    return f"{command_text(spec)}{size}"
 
 
 def format_time(at: float | None, now: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from fray_layouts.spec import EnvironmentSpec, JobSpec
 
 if TYPE_CHECKING:
     from fray.workspace.upload import StoredWorkspace
+
+log = logging.getLogger("fray")
 
 AUTO = "auto"
 """The value that means the project that a program or a callable belongs to."""
@@ -86,6 +89,7 @@ async def with_workspaces(
         job_id: id of the job that submits the specs; "" outside of jobs. In a job, workspaces that are not named come
             from its own environment, because the folders around it on its host are not its project.
     """
+    from fray.workspace.projects import lonely_module
     from fray.workspace.upload import store_workspace  # imported late: few processes pack workspaces
 
     unnamed = any(choice is not None and choice.folder is None for choice in choices)
@@ -99,6 +103,12 @@ async def with_workspaces(
             if folder not in stored:
                 stored[folder] = await store_workspace(core, folder)
             spec = _in_workspace(spec, stored[folder], start_folder(folder, choice))
+        elif choice is not None and choice.call is not None and (file := lonely_module(choice.call)) is not None:
+            log.warning(
+                "job %s gets no copy of %s: its folder is not a project (it has no pyproject.toml, uv.lock, .git or "
+                "requirements.txt); EnvironmentConfig(workspace=%r) copies it",
+                *(spec.name, file.name, str(file.parent)),
+            )
         complete.append(spec)
     return complete, list(stored.values())
 

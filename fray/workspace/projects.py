@@ -85,6 +85,22 @@ def project_of_call(function: Callable[..., Any]) -> Path | None:
     return (_project_of_file(file) if file is not None else None) or current_project()
 
 
+def lonely_module(function: Callable[..., Any]) -> Path | None:
+    """The file of a callable's module if that is in no project, so that no job gets it; None for any other callable.
+
+    A script's own code travels with the pickled callable, whether or not the script is in a project.
+    """
+    while isinstance(function, partial):
+        function = function.func
+    name = getattr(function, "__module__", None) or type(function).__module__
+    file = getattr(sys.modules.get(name), "__file__", None)
+    if file is None or name == "__main__":
+        return None
+    path = Path(file).resolve()
+    is_known = any(path.is_relative_to(place) for place in _installed_places()) or find_project(path.parent) is not None
+    return None if is_known else path
+
+
 def current_project() -> Path | None:
     """The project around the current directory, which programs send; None if there is none, or if it is Fray's own."""
     project = find_project(Path.cwd())

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
@@ -29,6 +29,7 @@ class StoredWorkspace:
     """A workspace that is in the storage.
 
     Attributes:
+        names: the paths of its files and links below the folder.
         python: the specifier of the project's Python versions; "" for any.
         uploaded: whether it was uploaded now; False if it was in the storage before.
     """
@@ -37,6 +38,7 @@ class StoredWorkspace:
     spec: WorkspaceSpec
     python: str
     uploaded: bool
+    names: frozenset[str] = field(default=frozenset(), repr=False)
 
     def __str__(self) -> str:
         digest = self.spec.blob.rpartition("/")[2][:_SHOWN_DIGITS]
@@ -55,13 +57,13 @@ async def store_workspace(core: Core, folder: Path) -> StoredWorkspace:
     known = await asyncio.to_thread(recall, folder, files)
     if known is not None and await _is_stored(core, BlobKeys.key(month_of, known.digest)):
         check_size(folder, files, known.size)
-        return _described(folder, known, month_of, uploaded=False)
+        return _described(folder, known, month_of, files, uploaded=False)
     archive, entry = await asyncio.to_thread(_pack, folder, files, listed_at)
     key = BlobKeys.key(month_of, entry.digest)
     if is_new := not await _is_stored(core, key):
         await core.store.put(key, archive.data, ABSENT)
         _stored.setdefault(core.store, set()).add(key)
-    return _described(folder, entry, month_of, uploaded=is_new)
+    return _described(folder, entry, month_of, files, uploaded=is_new)
 
 
 def _pack(folder: Path, files: Sequence[WorkspaceFile], listed_at: float) -> tuple[Archive, PackedFolder]:
@@ -85,11 +87,13 @@ async def _is_stored(core: Core, key: str) -> bool:
     return key in known
 
 
-def _described(folder: Path, entry: PackedFolder, month_of: float, uploaded: bool) -> StoredWorkspace:
+def _described(
+    folder: Path, entry: PackedFolder, month_of: float, files: Sequence[WorkspaceFile], uploaded: bool
+) -> StoredWorkspace:
     spec = WorkspaceSpec(
         blob=BlobKeys.key(month_of, entry.digest),
         size=entry.size,
         files=entry.files,
         dependencies=entry.dependencies,
     )
-    return StoredWorkspace(folder, spec, entry.python, uploaded)
+    return StoredWorkspace(folder, spec, entry.python, uploaded, frozenset(file.name for file in files))

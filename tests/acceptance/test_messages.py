@@ -19,7 +19,7 @@ from fray_runtime.pickling import OWN_PYTHON
 from tests.support.gcs_emulator import Emulator
 from tests.support.messages import last_error_line, normalized
 from tests.support.servers import gcs_emulator
-from tests.support.shell import Shell
+from tests.support.shell import FRAY, Shell
 from tests.support.waiting import wait_until
 
 TYPED = [
@@ -158,7 +158,21 @@ FAILED = [
     ("run -- python -c 'import sys; sys.exit(\"bad config\")'", "exited: exit code 1: bad config"),
     (
         "run -- python -c 'import numpyy'",
-        "exited: exit code 1: ModuleNotFoundError: No module named 'numpyy'",
+        "exited: exit code 1: ModuleNotFoundError: No module named 'numpyy'; module 'numpyy' is missing here: if it "
+        'belongs to the project, send that with the job by --workspace . or EnvironmentConfig(workspace="auto"); if it '
+        "belongs to a package, name that by --with or pip_packages= (a private cluster has what is installed here)",
+    ),
+    (
+        "run -- python trian.py",
+        "exited: exit code 2: PYTHON: can't open file 'WORK/trian.py': [Errno 2] No such file or directory; trian.py "
+        "is not in the folder where the job starts; copy its folder to the job (--workspace ., "
+        "EnvironmentConfig(workspace=...)) or give a full path",
+    ),
+    (
+        "run -- python -m trainer",
+        "exited: exit code 1: PYTHON: No module named trainer; module 'trainer' is missing here: if it belongs to the "
+        'project, send that with the job by --workspace . or EnvironmentConfig(workspace="auto"); if it belongs to a '
+        "package, name that by --with or pip_packages= (a private cluster has what is installed here)",
     ),
     (
         f"run -- python -c '{SEGFAULT}'",
@@ -178,6 +192,7 @@ FAILED = [
 def test_a_failed_job_says_why(words: str, reason: str, shell: Shell) -> None:
     last = last_error_line(shlex.split(words), shell.root.parent, FRAY_CLUSTER_SPEC=str(shell.root))
     _, _, why = last.partition(" failed: ")
+    why = re.sub(r"(/\S+/)?python[0-9.]*:", "PYTHON:", re.sub(r"'/\S+/trian", "'WORK/trian", why))
     assert re.sub(r"\b(peak|with|pid|line) [\d,]+", r"\1 N", why) == reason
 
 
@@ -262,6 +277,23 @@ def test_a_warning_names_the_files_that_the_job_does_not_get(shell: Shell) -> No
     assert done.stderr == (
         "fray: the job gets no copy of train.py: this folder is not a project (it has no pyproject.toml, uv.lock, "
         ".git or requirements.txt); give --workspace . to copy it\n"
+    )
+    done = shell("run", "--detach", "--", "python", "trian.py")
+    assert done.stderr == "fray: there is no file trian.py here; did you mean train.py?\n"
+
+
+def test_a_warning_names_the_files_that_git_ignores(tmp_path: Path, shell: Shell) -> None:
+    for name in ("train.py", "data/x.csv", "out/x.py", ".gitignore"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("data\nout/*.py\n" if name == ".gitignore" else "")
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    words = ["run", "--root", str(shell.root), "-d", "--", "python", "out/x.py", "--data=data", "--log", "train.py"]
+    done = subprocess.run([*FRAY, *words], cwd=tmp_path, capture_output=True, text=True, check=True)
+    workspace, warning = done.stderr.splitlines()
+    assert workspace.startswith(f"fray: workspace {tmp_path}: 2 files, ")
+    assert warning == (
+        "fray: the job gets no copy of out/x.py, data, which .gitignore or .frayignore leaves out; take it out of "
+        "there (for .gitignore, `git add -f` is enough), or let the job read it from storage"
     )
 
 

@@ -233,7 +233,8 @@ def test_an_error_of_a_job_or_actor_arrives_with_its_remedy() -> None:
     assert first == "job train-ID failed at attempt 1: exception: ModuleNotFoundError: No module named 'numpyy'"
     assert last == (
         "module 'numpyy' is missing here: if it belongs to the project, send that with the job by "
-        'EnvironmentConfig(workspace="auto") or a folder; if it belongs to a package, name that in pip_packages='
+        '--workspace . or EnvironmentConfig(workspace="auto"); if it belongs to a package, name that by --with or '
+        "pip_packages= (a private cluster has what is installed here)"
     )
     first, *_ = normalized(str(ended.value)).splitlines()
     assert first == (

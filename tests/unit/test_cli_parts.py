@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -145,11 +146,40 @@ def test_options_of_run_become_the_spec() -> None:
 
 
 @pytest.mark.parametrize(
-    ("program", "name"),
-    [("/usr/bin/python3.11", "python3.11"), ("./my tool!", "my-tool"), ("...", "job"), ("é", "job")],
+    ("command", "name"),
+    [
+        ("/usr/bin/python3.11", "python3.11"),
+        ("'./my tool!'", "my-tool"),
+        ("...", "job"),
+        ("é", "job"),
+        ("python -m trainer --steps 3", "trainer"),
+        ("python3 -u -W ignore -m team.train", "team.train"),
+        ("python jobs/train.py", "train"),
+        ("python -O train.py -m x", "train"),
+        ("python -c 'import trainer'", "python"),
+        ("python -", "python"),
+        ("python -X", "python"),
+        ("bash -e run.sh", "run"),
+        ("bash -ec 'make all'", "bash"),
+        ("./train.sh", "train"),
+        ("uv run x", "x"),
+        ("uv run --with einops python -m trainer", "trainer"),
+        ("uv run --frozen train.py", "train"),
+        ("uv run -m trainer", "trainer"),
+        ("uv sync", "uv"),
+        ("uv run", "uv"),
+        ("torchrun --nproc-per-node 8 train.py --lr 1", "train"),
+        ("torchrun --standalone -m team.train", "team.train"),
+        ("accelerate launch --num_processes=2 fit.py", "fit"),
+        ("torchrun --help", "torchrun"),
+        ("env -u X A=1 nice -n 5 timeout -k 5 60 python train.py", "train"),
+        ("env A=1", "env"),
+        ("crop-train --steps 3", "crop-train"),
+        ("python .py", "py"),
+    ],
 )
-def test_a_job_is_named_after_its_program(program: str, name: str) -> None:
-    assert spec_of((program,), NOTHING_GIVEN).name == name
+def test_a_job_is_named_after_what_its_command_runs(command: str, name: str) -> None:
+    assert spec_of(tuple(shlex.split(command)), NOTHING_GIVEN).name == name
 
 
 def test_a_variable_without_a_value_is_taken_from_here(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -240,6 +240,23 @@ def test_a_callable_of_a_package_brings_the_current_project(project: Path, monke
     assert project_of_call(LocalCluster.launch) == project
 
 
+async def test_a_module_outside_of_projects_is_named_before_its_job_runs(
+    core: Core, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    (alone / "work.py").write_text("def work(): pass\n")
+    monkeypatch.chdir(alone)
+    await spec_of(core, WorkspaceChoice(call=json.dumps))
+    await spec_of(core, WorkspaceChoice())
+    assert not caplog.messages
+    await spec_of(core, WorkspaceChoice(call=partial(loaded(alone, "a_lonely_module").work, 1)))
+    assert caplog.messages == [
+        "job a gets no copy of work.py: its folder is not a project (it has no pyproject.toml, uv.lock, .git or "
+        f"requirements.txt); EnvironmentConfig(workspace={str(alone)!r}) copies it"
+    ]
+
+
 async def spec_of(core: Core, choice: WorkspaceChoice | None, job: str = "", **environment: object) -> EnvironmentSpec:
     spec = parse_spec({"name": "a", "entrypoint": {"command": ["true"]}, "environment": environment})
     ((complete,), _) = await with_workspaces(core, [spec], [choice], job)

@@ -90,6 +90,15 @@ _LIMITS = {"message": MESSAGE_LIMIT, "exception": MESSAGE_LIMIT, "traceback": TR
 _ERROR_BYTES = 4 * 1024**2
 """Most bytes of `error.json` that are read: more than is kept of it, in any encoding."""
 
+_NO_MODULE = re.compile(r"\bNo module named '?([\w.]+)'?$")
+"""Matches the reason of a Python program that lacks a module, with the module's name."""
+
+_NO_FILE = re.compile(r"can't open file '(?:[^']*/)?([^'/]+)': \[Errno 2\]")
+"""Matches the reason of a Python that does not find its script, with the script's name."""
+
+BRING_FOLDER = "copy its folder to the job (--workspace ., EnvironmentConfig(workspace=...)) or give a full path"
+"""The remedy for a file that is not in the folder where the job starts."""
+
 _ENGINE_FAILED = 125
 """The exit code of podman and docker when they could not start a container."""
 
@@ -146,13 +155,31 @@ def exit_fields(
         return {"kind": exit_kinds.OUT_OF_MEMORY, "message": out_of_memory, **how}
     if is_killed:
         reason = ", ".join(filter(None, [killed_unasked, reason and f"its last words: {reason}"]))
-    message = ended + (reason and f": {reason}") + (refused and f"; {refused}")
+    remedy = _remedy(reason)
+    message = ended + "".join([reason and f": {reason}", remedy and f"; {remedy}", refused and f"; {refused}"])
     return {
         "kind": exit_kinds.EXITED if code > 0 else exit_kinds.SIGNALLED,
         "message": message,
         "traceback": stack,
         **how,
     }
+
+
+def _remedy(reason: str) -> str:
+    """The remedy for a reason that Python gives; "" if none is known."""
+    if module := _NO_MODULE.search(reason):
+        return missing_module(module[1])
+    file = _NO_FILE.search(reason)
+    return f"{file[1]} is not in the folder where the job starts; {BRING_FOLDER}" if file else ""
+
+
+def missing_module(name: str | None) -> str:
+    """The remedy for a module that a task does not find."""
+    return (
+        f"module {name!r} is missing here: if it belongs to the project, send that with the job by --workspace . or "
+        'EnvironmentConfig(workspace="auto"); if it belongs to a package, name that by --with or pip_packages= (a '
+        "private cluster has what is installed here)"
+    )
 
 
 def too_large(size: int, limit: int) -> str:

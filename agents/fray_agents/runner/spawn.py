@@ -10,6 +10,7 @@ import json
 import os
 import signal
 
+from fray_agents.runner.exit_report import BRING_FOLDER
 from fray_agents.runner.process_tree import PR_SET_PDEATHSIG, prctl
 
 TYPE_CHECKING = False
@@ -162,7 +163,7 @@ def _raise_failure(stage: str, number: int, command: list[str], env: dict[str, s
     place, remedy = "not found on this host", "install it there or give its full path"
     if "/" in program and not os.path.isabs(program):
         place = "is not in the folder where the job starts"
-        remedy = "copy its folder to the job (--workspace ., EnvironmentConfig(workspace=...)) or give a full path"
+        remedy = BRING_FOLDER
     if program in _SHELL_BUILTINS or any(character in _SHELL_CHARACTERS for character in program):
         remedy = 'only a shell understands it: run ["sh", "-c", "..."]'
     raise NotExecutable(NOT_FOUND, f"program {program!r} {place}; {remedy}")

@@ -22,7 +22,14 @@ import traceback
 from typing import Any, NoReturn
 
 from fray_agents.runner import exit_kinds
-from fray_agents.runner.exit_report import DATA_LIMIT, MESSAGE_LIMIT, TRACEBACK_LIMIT, shortened, too_large
+from fray_agents.runner.exit_report import (
+    DATA_LIMIT,
+    MESSAGE_LIMIT,
+    TRACEBACK_LIMIT,
+    missing_module,
+    shortened,
+    too_large,
+)
 from fray_runtime import users_main
 from fray_runtime.pickling import pickled_by_value
 
@@ -54,7 +61,7 @@ def main(directory: str, result_limit: int) -> int:
     except BaseException as error:
         error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next  # without this function
         if isinstance(error, ModuleNotFoundError):
-            error.add_note(_missing(error))
+            error.add_note(missing_module(error.name))
         traceback.print_exception(error)
         _write(os.path.join(directory, "error.json"), json.dumps(failure_fields(error)).encode())
         return 1
@@ -85,20 +92,12 @@ def _load(path: str) -> Any:
             return pickle.load(file)
     except ModuleNotFoundError as error:
         raise CallFailed(
-            exit_kinds.EXCEPTION, f"the callable cannot be loaded on this host; {_missing(error)}"
+            exit_kinds.EXCEPTION, f"the callable cannot be loaded on this host; {missing_module(error.name)}"
         ) from error
     except Exception as error:
         raise CallFailed(
             exit_kinds.EXCEPTION, f"the callable cannot be loaded on this host: {_summary(error)}"
         ) from error
-
-
-def _missing(error: ModuleNotFoundError) -> str:
-    """The remedy for a module that is missing."""
-    return (
-        f"module {error.name!r} is missing here: if it belongs to the project, send that with the job by "
-        'EnvironmentConfig(workspace="auto") or a folder; if it belongs to a package, name that in pip_packages='
-    )
 
 
 def encode_result(value: Any, limit: int) -> tuple[str, bytes]:

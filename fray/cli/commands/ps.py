@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +18,9 @@ if TYPE_CHECKING:
 
 _WATCH_INTERVAL = 2.0
 """Seconds between two refreshes of --watch: each reads the records of all jobs that wait or run."""
+
+_SHARE = 5
+"""On a terminal, commands get at most a fifth of its width; --json has all of them."""
 
 
 @as_command
@@ -58,7 +63,8 @@ def _lister(app: App, chosen: JobFilter, everything: bool, limit: int | None, cl
             }
             for job in jobs
         ]
-        rows = [job_row(job, holdings.get(job.id), waiting.get(job.id, ""), now) for job in jobs]
+        width = shutil.get_terminal_size().columns // _SHARE if sys.stdout.isatty() else 0
+        rows = [job_row(job, holdings.get(job.id), waiting.get(job.id, ""), now, width) for job in jobs]
         app.show(data, lambda: output.print_table(JOB_COLUMNS, rows, empty))
 
     return show

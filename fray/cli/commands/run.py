@@ -13,6 +13,7 @@ import click
 
 from fray.cli import output
 from fray.cli.app import App, as_command
+from fray.cli.command_words import Sent, main_of, missing_files
 from fray.cli.options import chosen_workspace, device_of, piped_input, print_stored, workspace_options
 from fray.cli.output import LinePrinter
 from fray_layouts.errors import InvalidInput
@@ -20,6 +21,7 @@ from fray_runtime.variables import read_variable
 
 if TYPE_CHECKING:
     from fray.workspace.choice import WorkspaceChoice
+    from fray.workspace.upload import StoredWorkspace
     from fray_coordinator.core import Core
     from fray_layouts.records import JobRecord
     from fray_layouts.spec import JobSpec
@@ -47,7 +49,7 @@ def _refuse_terminal(ctx: click.Context, param: click.Parameter, given: bool) ->
 @click.option(
     "-i", "-t", "--interactive", "--tty", is_flag=True, hidden=True, expose_value=False, callback=_refuse_terminal
 )
-@click.option("--name", help="Name of the job; by default the program's.")
+@click.option("--name", help="Name of the job; by default that of the module, script or program.")
 @click.option("--cpu", type=float, help="Cores; 1 by default.")
 @click.option("--memory", help="Memory, such as 512MiB or 2GB.")
 @click.option("--gpus", help="GPUs: a count, or kind:count such as h100:8; 0.5 shares one.")
@@ -132,7 +134,7 @@ def spec_of(words: tuple[str, ...], options: dict[str, Any]) -> JobSpec:
         "pip_packages": list(options["with"]),
         "docker_image": options["image"] or "",
     }
-    name = options["name"] or _derived_name(words[0])
+    name = options["name"] or _derived_name(main_of(words).name)
     base = {"name": name, "entrypoint": {"command": list(words)}, "resources": resources, "environment": environment}
     return parse_spec({**base, **fields})
 
@@ -148,8 +150,8 @@ def variables(option: str, given: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def _derived_name(program: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._-]|\.\.+", "-", os.path.basename(program)).strip("-._")[:_DERIVED_NAME_LENGTH] or "job"
+def _derived_name(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]|\.\.+", "-", name).strip("-._")[:_DERIVED_NAME_LENGTH].rstrip("-._") or "job"
 
 
 async def _submit(core: Core, spec: JobSpec, choice: WorkspaceChoice | None, stdin: bytes) -> str:
@@ -161,18 +163,22 @@ async def _submit(core: Core, spec: JobSpec, choice: WorkspaceChoice | None, std
 
     if stdin:
         spec = replace(spec, entrypoint=replace(spec.entrypoint, stdin=await put_blob(core, stdin)))
-    [submitted] = await submit_from_command(core, [spec], [choice], print_stored)
-    if choice is not None and submitted.job.spec.environment.workspace is None and not read_variable(PRIVATE_VAR):
-        _warn_of_missing_files(spec)
+    is_private = bool(read_variable(PRIVATE_VAR))
+
+    def on_stored(workspace: StoredWorkspace) -> None:
+        print_stored(workspace)
+        _warn_of_missing_files(spec, Sent(workspace.folder, workspace.names))
+
+    if choice is None or is_private or choice.find() is None:
+        _warn_of_missing_files(spec, None if choice is None or is_private else Sent(None))
+    [submitted] = await submit_from_command(core, [spec], [choice], on_stored)
     return submitted.job.id
 
 
-def _warn_of_missing_files(spec: JobSpec) -> None:
-    """Warn about files that the command names, if they exist here but will not exist where it runs."""
-    here = [word for word in spec.entrypoint.command if not os.path.isabs(word) and os.path.isfile(word)]
-    if here:
-        why = "this folder is not a project (it has no pyproject.toml, uv.lock, .git or requirements.txt)"
-        output.echo(f"fray: the job gets no copy of {', '.join(here)}: {why}; give --workspace . to copy it", err=True)
+def _warn_of_missing_files(spec: JobSpec, sent: Sent | None) -> None:
+    """Warn about the files that the command names and will not find. sent: None if it runs here, or if nobody asked."""
+    for line in missing_files(spec.entrypoint.command, sent):
+        output.echo(f"fray: {line}", err=True)
 
 
 def _refuse_on_private_cluster(detach: bool, options: dict[str, Any]) -> None:
