@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from fray.client.api import Client
 from fray.client.storage_client import StorageClient
 from fray.cluster.backends import backend_of
-from fray.cluster.current import environment_cluster, environment_root, open_cluster, storage_cluster
+from fray.cluster.current import default_cluster, environment_cluster, environment_root, storage_cluster
 from fray.cluster.storage import StorageCluster
 from fray.local_backend import client_of
 
@@ -76,7 +76,7 @@ def _local() -> StorageClient:
     global _default
     with _lock:
         if _default is None:
-            _default = client_of(storage_cluster(open_cluster("local")).threads)
+            _default = client_of(storage_cluster(default_cluster()).threads)
         return _default
 
 

@@ -6,10 +6,8 @@ import base64
 import inspect
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
-
-import msgspec
 
 from fray.entrypoints import NamedEntrypoint, entrypoint_of
 from fray.types import (
@@ -25,7 +23,7 @@ from fray.types import (
 )
 from fray_layouts.bounds import MAX_CALLABLE_NAME
 from fray_layouts.errors import InvalidInput
-from fray_layouts.spec import JobSpec, ResourceSpec, is_gang
+from fray_layouts.spec import JobSpec
 from fray_layouts.spec_parsing import parse_spec
 from fray_layouts.topology import get_tpu_topology
 from fray_layouts.units import format_bytes
@@ -36,7 +34,7 @@ log = logging.getLogger("fray")
 _LARGE_CALL = 20_000_000
 """Bytes of a pickled call above which a warning is logged: it may take seconds to store, and each job stores it."""
 
-_LATER_RELEASE = {
+LATER_RELEASE = {
     "target_cluster": "open that cluster by its root and launch there",
     "image": "EnvironmentConfig(docker_image=...) names an image; leave this out",
     "container_profile": "containers have no profiles yet; leave it out",
@@ -64,7 +62,7 @@ def to_spec(request: JobRequest) -> JobSpec:
     for name, remedy in _SEVERAL_TASKS.items():
         if (value := getattr(request, name)) != getattr(JobRequest, name):
             raise InvalidInput(name, value, remedy)
-    resources, environment = _checked_parts(request)
+    resources, environment = checked_parts(request)
     fields: dict[str, Any] = {
         "entrypoint": _entrypoint(request.entrypoint),
         "resources": _resources(resources),
@@ -79,38 +77,7 @@ def to_spec(request: JobRequest) -> JobSpec:
     return parse_spec({name: _plain(value) for name, value in fields.items() if value is not None})
 
 
-def local_spec(request: JobRequest) -> JobSpec:
-    """Make the checked spec of a request for a private cluster, without demands that need other machines.
-
-    It leaves out devices, regions, zones, labels, workspaces, packages and images, and what `relaxed_spec` leaves out.
-    """
-    asked, environment = _checked_parts(request)
-    spec = to_spec(
-        replace(
-            request,
-            resources=ResourceConfig(cpu=asked.cpu, ram=asked.ram, disk=asked.disk),
-            environment=EnvironmentConfig(env_vars=environment.env_vars, secret_env_vars=environment.secret_env_vars),
-            replicas=gang_size(asked, request.replicas)["replicas"],
-            spread=False,
-            same="",
-            max_task_failures=0,
-            processes_per_task=1,
-        )
-    )
-    return relaxed_spec(spec)
-
-
-def relaxed_spec(spec: JobSpec) -> JobSpec:
-    """The spec with cores as its only resource, and at most one core, so that a job's children find room beside it.
-
-    Memory and disk are left out because a private cluster limits neither. A gang gets no cores, because all of its
-    replicas have to run at once, however few cores there are.
-    """
-    resources = ResourceSpec(cpu=0 if is_gang(spec) else min(spec.resources.cpu, 1), hard_cpu=spec.resources.hard_cpu)
-    return msgspec.structs.replace(spec, resources=resources, slices=0, spread=False, same="")
-
-
-def _checked_parts(request: JobRequest) -> tuple[ResourceConfig, EnvironmentConfig]:
+def checked_parts(request: JobRequest) -> tuple[ResourceConfig, EnvironmentConfig]:
     """The request's resources and environment. Raises InvalidInput if they are of other types."""
     resources: object = request.resources
     environment: object = request.environment or EnvironmentConfig()
@@ -180,7 +147,7 @@ def _pickles(value: object) -> bool:
 def _resources(resources: ResourceConfig) -> dict[str, Any]:
     if isinstance(resources.cpu, DeviceConfig):
         raise InvalidInput("resources.cpu", resources.cpu, "the first argument is the cores; give a device by device=")
-    for name, remedy in _LATER_RELEASE.items():
+    for name, remedy in LATER_RELEASE.items():
         if value := getattr(resources, name):
             raise InvalidInput(f"resources.{name}", value, remedy)
     regions = _texts("resources.regions", resources.regions or ())

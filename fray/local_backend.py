@@ -41,8 +41,8 @@ class LocalClient(StorageClient):
       directly.
     - Results of jobs are pickled.
 
-    Commands run as processes. Devices, regions, workspaces, packages and images are accepted and ignored, and a gang
-    runs all of its replicas, so a program that asks for a TPU can be tried here unchanged. `create_actor` and
+    Commands run as processes. Its own cluster simulates: a program that asks for a TPU can be tried here unchanged, and
+    what this machine lacks is logged once. A gang runs all of its replicas. `create_actor` and
     `create_actor_group` return when the actors serve calls, and raise what their `__init__` raises. Within an actor
     they return at once, because the new actors' `__init__` may call the actor that creates them. Unpickled in this
     process the client is the same object; in another process it becomes a `StorageClient`.
@@ -65,7 +65,7 @@ class LocalClient(StorageClient):
     """
 
     def __init__(self, max_threads: int | None = None, *, cluster: LocalCluster | None = None) -> None:
-        super().__init__(cluster or LocalCluster(max_workers=max_threads, use_processes=False))
+        super().__init__(cluster or LocalCluster(max_workers=max_threads, use_processes=False, simulate=True))
         with _lock:
             _clients.setdefault(self.cluster.root, self)
 

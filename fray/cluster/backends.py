@@ -49,6 +49,11 @@ def backend_of(root: str) -> BackendEntry | None:
     return None if entry is None else _loaded(entry)
 
 
+def is_private_root(root: str) -> bool:
+    """Whether the root names a private cluster: "local", perhaps with options."""
+    return root.partition("?")[0] == "local"
+
+
 def surrounding_root() -> str | None:
     """The root of the scheduler in which this process runs; None if there is none."""
     roots = (_loaded(entry).root_of_this_process() for entry in _ENTRIES.values())

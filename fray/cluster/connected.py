@@ -22,7 +22,7 @@ from fray_coordinator.store.metering import RequestCounts
 from fray_coordinator.store.opening import root_url
 from fray_layouts.records import JobRecord
 from fray_layouts.spec_parsing import check_namespace
-from fray_runtime.current_task import PRIVATE_VAR, task_environ
+from fray_runtime.current_task import PrivateMode, private_mode, task_environ
 from fray_runtime.variables import read_variable
 
 if TYPE_CHECKING:
@@ -145,9 +145,9 @@ class ConnectedCluster(Cluster):
         self._output.flush()
 
     @property
-    def _is_private(self) -> bool:
-        """Whether this code runs in a job of a private cluster, which runs all jobs on this machine."""
-        return current_job_on(self.root) is not None and bool(read_variable(PRIVATE_VAR, task_environ()))
+    def _private(self) -> PrivateMode:
+        """The mode of this cluster if it is the private one whose job runs this code; "" if not."""
+        return private_mode() if current_job_on(self.root) is not None else ""
 
     def _leave_at_exit(self) -> None:
         if self._leaving_pid != os.getpid():

@@ -1,16 +1,22 @@
 """The current cluster of a thread or coroutine, and the function that opens a cluster by its root."""
 
+import logging
 import os
 import threading
+from collections.abc import Mapping
 from contextvars import ContextVar
+from functools import cache
+from urllib.parse import parse_qsl
 
 from fray.cluster.api import Cluster
-from fray.cluster.backends import backend_of, surrounding_root
+from fray.cluster.backends import backend_of, is_private_root, surrounding_root
 from fray.cluster.storage import StorageCluster, local_clusters
 from fray.types import EnvironmentConfig
 from fray_layouts.errors import InvalidInput
 from fray_runtime.current_task import task_environ
 from fray_runtime.variables import read_variable
+
+log = logging.getLogger("fray")
 
 _lock = threading.Lock()
 _clusters: dict[str, Cluster] = {}
@@ -33,7 +39,7 @@ def current_cluster(environment: EnvironmentConfig | None = None) -> Cluster:
     In a job, FRAY_CLUSTER_SPEC names the cluster that runs the job, and jobs that are launched there become its
     children. Without that variable it is the Iris that runs this process, the Ray that this process is connected to, or
     the Ray whose job this process belongs to. Without any of these, or with "local", it is a `LocalCluster` that the
-    whole process shares and that ends with the process.
+    whole process shares and that ends with the process; without any of these, a line that says so is logged.
 
     Args:
         environment: from now on, the environment of all jobs, actors and workers that are launched through this
@@ -54,9 +60,33 @@ def environment_cluster() -> Cluster:
 
     In a job that is a thread of this process it is a cluster whose jobs are threads too.
     """
-    cluster = open_cluster(environment_root() or "local")
+    root = environment_root()
+    cluster = default_cluster() if root is None else open_cluster(root)
     in_thread = task_environ() is not os.environ
     return cluster.threads if isinstance(cluster, StorageCluster) and in_thread else cluster
+
+
+def default_cluster() -> Cluster:
+    """The `LocalCluster` of a program for which nothing names a cluster. The first call logs that, once."""
+    _say_why_private()
+    return open_cluster("local")
+
+
+@cache
+def _say_why_private() -> None:
+    log.warning("%s", why_private(os.environ))
+
+
+def why_private(environ: Mapping[str, str]) -> str:
+    """Why jobs run on this machine, for people; it names a variable that looks like a misspelling."""
+    import difflib  # costs some milliseconds
+
+    others = {name.upper(): name for name in environ if name != "FRAY_CLUSTER_SPEC"}
+    near = difflib.get_close_matches("FRAY_CLUSTER_SPEC", others, n=1, cutoff=0.7)
+    hint = f" ({others[near[0]]} is set, which Fray does not read)" if near else ""
+    return (
+        f"FRAY_CLUSTER_SPEC is not set{hint}: jobs run on a private cluster on this machine and end with this program"
+    )
 
 
 def environment_root() -> str | None:
@@ -77,7 +107,8 @@ def open_cluster(root: str) -> Cluster:
     Args:
         root: `gs://bucket/prefix`, `s3://bucket/prefix`, `file:///path`, a path, or `memory://name`.
             "local" is a private cluster whose jobs are processes of this machine; with
-            "local?use_isolated_env=False" they are threads of this process.
+            "local?use_isolated_env=False" they are threads of this process. With "local?simulate=True" it runs jobs
+            without what they ask for and this machine lacks; "&" joins options.
             "ray:auto" is the Ray that this process runs in, is connected to, or finds on this machine or at
             RAY_ADDRESS; "ray:host:6379" and "ray://host:10001" are the Ray at that address; "ray:http://host:8265" is
             reached through Ray's job submission API.
@@ -86,12 +117,11 @@ def open_cluster(root: str) -> Cluster:
     Raises:
         InvalidInput: the root is a "local" or "ray:" one with an unknown option.
     """
-    kind, _, options = root.partition("?")
     if (local := local_clusters.get(root)) is not None:
         return local
     with _lock:
         if root not in _clusters:
-            _clusters[root] = _opened(root, kind, options)
+            _clusters[root] = _opened(root)
         return _clusters[root]
 
 
@@ -117,26 +147,33 @@ def opened_clusters() -> list[StorageCluster]:
     If the current one is the process's private cluster and is not created yet, it is left out: it can have no actors.
     """
     spec = environment_root() or "local"
-    is_private = _chosen.get() is None and spec.partition("?")[0] == "local"
+    is_private = _chosen.get() is None and is_private_root(spec)
     with _lock:
         known: list[Cluster] = [*_clusters.values(), *local_clusters.values()]
     opened = dict.fromkeys(known if is_private else [current_cluster(), *known])
     return [cluster for cluster in opened if isinstance(cluster, StorageCluster)]
 
 
-def _opened(root: str, kind: str, options: str) -> Cluster:
-    if kind == "local":
-        return _open_local(root, options)
+def _opened(root: str) -> Cluster:
+    if is_private_root(root):
+        return _open_local(root)
     backend = backend_of(root)
     return StorageCluster(root) if backend is None else backend.open_cluster(root)
 
 
-def _open_local(root: str, options: str) -> StorageCluster:
+def _open_local(root: str) -> StorageCluster:
     from fray.cluster.local_cluster import LocalCluster  # imported late: few processes need an agent's code
 
-    match options:
-        case "" | "use_isolated_env=True":
-            return LocalCluster()
-        case "use_isolated_env=False":
-            return LocalCluster(use_processes=False)
-    raise InvalidInput("root", root, "say 'local', or 'local?use_isolated_env=False' for threads")
+    options = private_options(root)
+    return LocalCluster(use_processes=options["use_isolated_env"], simulate=options["simulate"])
+
+
+def private_options(root: str) -> dict[str, bool]:
+    """The options in the root of a private cluster. Raises InvalidInput: one is unknown."""
+    options = {"use_isolated_env": True, "simulate": False}
+    for name, value in parse_qsl(root.partition("?")[2], keep_blank_values=True):
+        if name not in options or value not in ("True", "False"):
+            remedy = "say 'local', 'local?use_isolated_env=False' for threads, or 'local?simulate=True'"
+            raise InvalidInput("root", root, remedy)
+        options[name] = value == "True"
+    return options

@@ -15,7 +15,7 @@ from fray.cluster.arguments import checked_id, checked_request, checked_requests
 from fray.cluster.connected import ConnectedCluster
 from fray.cluster.current_job import CurrentJob, current_job_on, current_user
 from fray.cluster.placing import checked_config, checked_ttl, create_reservation, reservation_info
-from fray.job_spec import local_spec, to_spec
+from fray.job_spec import to_spec
 from fray.types import (
     Duration,
     EnvironmentConfig,
@@ -36,7 +36,7 @@ from fray_layouts.errors import InvalidInput
 from fray_layouts.object_keys import ReservationKeys
 from fray_layouts.spec import JobSpec
 from fray_layouts.spec_parsing import check_name
-from fray_runtime.current_task import CHILDREN_MARKER, PRIVATE_VAR, task_environ
+from fray_runtime.current_task import CHILDREN_MARKER, PrivateMode, private_mode, task_environ
 from fray_runtime.variables import read_variable
 
 if TYPE_CHECKING:
@@ -80,16 +80,18 @@ async def submit_from_command(
         on_stored: called with each workspace once it is in the storage.
     """
     mine = current_job_on(core.root)
-    is_private = mine is not None and bool(read_variable(PRIVATE_VAR, task_environ()))
-    if any(choices) and not is_private:
+    private = private_mode() if mine is not None else ""
+    if private:
+        from fray.cluster.private_spec import private_spec  # imported late: it needs an agent's code
+
+        specs = [private_spec(spec, private) for spec in specs]
+    elif any(choices):
         specs, stored = await with_workspaces(core, specs, choices, mine.job_id if mine else "")
         for workspace in stored:
             on_stored(workspace)
     namespace = mine.namespace if mine else read_variable("FRAY_NAMESPACE", task_environ()) or ""
     prepared = as_children(specs, mine, namespace)
-    return await submit_prepared(
-        core, prepared if is_private else await ReservationRouter().route(core, prepared), mine
-    )
+    return await submit_prepared(core, prepared if private else await ReservationRouter().route(core, prepared), mine)
 
 
 async def submit_prepared(
@@ -163,14 +165,13 @@ class LaunchingCluster(ConnectedCluster):
 
     def specs(self, requests: Sequence[JobRequest], mine: CurrentJob | None) -> list[JobSpec]:
         """Store the requests' workspaces, and return their specs as children of `mine`. Raises InvalidInput."""
-        make_spec = local_spec if self._is_private else to_spec
         if self.environment is not None:
             requests = [
                 dataclasses.replace(request, environment=self.environment) if request.environment is None else request
                 for request in requests
             ]
-        specs = as_children([make_spec(request) for request in requests], mine, self.namespace)
-        choices = [None if self._is_private else workspace_choice(request) for request in requests]
+        specs = as_children([_spec_for(request, self._private) for request in requests], mine, self.namespace)
+        choices = [None if self._private else workspace_choice(request) for request in requests]
         if not any(choices):
             return specs
         complete, stored = self.run(lambda core: with_workspaces(core, specs, choices, mine.job_id if mine else ""))
@@ -183,7 +184,7 @@ class LaunchingCluster(ConnectedCluster):
     ) -> list[JobId]:
         wanted = as_group(checked_requests(requests), group)
         inside = "" if reservation_id is None else checked_id(reservation_id, "reservation_id")
-        if self._is_private:
+        if self._private:
             into = ReservationKeys.pool(inside) if inside else None
             return self.launch_many([dataclasses.replace(request, pool=into or request.pool) for request in wanted])
         mine = current_job_on(self.root)
@@ -193,7 +194,7 @@ class LaunchingCluster(ConnectedCluster):
 
     def create_reservation(self, config: ReservationConfig) -> ReservationId:
         checked = checked_config(config)
-        mine, private, namespace = current_job_on(self.root), self._is_private, self.namespace
+        mine, private, namespace = current_job_on(self.root), self._private, self.namespace
         self._router.forget()
         return self.run(lambda core: self._reserve(core, checked, namespace, mine, private))
 
@@ -220,14 +221,14 @@ class LaunchingCluster(ConnectedCluster):
         return self.run(lambda core: self._follow_submitted(core, work))
 
     async def _reserve(
-        self, core: Core, config: ReservationConfig, namespace: str, mine: CurrentJob | None, private: bool
+        self, core: Core, config: ReservationConfig, namespace: str, mine: CurrentJob | None, private: PrivateMode
     ) -> ReservationId:
         made = await create_reservation(core, config, namespace, mine, private, await self._own_job_now())
         self._hints.gathered(core)
         return made
 
     async def _submitted(self, core: Core, specs: list[JobSpec], mine: CurrentJob | None) -> list[Submitted]:
-        route = _around_reservations if self._is_private else self._router.route
+        route = _around_reservations if self._private else self._router.route
         routed = await route(core, specs)
         return await submit_prepared(core, routed, mine, await self._own_job_now())
 
@@ -244,6 +245,15 @@ class LaunchingCluster(ConnectedCluster):
             self._hints.gathered(core)
         await self._output.follow(submitted)
         return [JobId(done.job.id, self.poll) for done in submitted]
+
+
+def _spec_for(request: JobRequest, private: PrivateMode) -> JobSpec:
+    """The spec of a request for a shared cluster, or for a private one."""
+    if not private:
+        return to_spec(request)
+    from fray.cluster.private_spec import private_spec_of  # imported late: it needs an agent's code
+
+    return private_spec_of(request, private)
 
 
 async def _around_reservations(core: Core, specs: Sequence[JobSpec]) -> list[JobSpec]:

@@ -37,7 +37,7 @@ from fray_coordinator.protocol.transitions import is_terminal
 from fray_coordinator.store.file_objects import forgo_syncs
 from fray_layouts.errors import InvalidInput
 from fray_layouts.records import JobRecord, Resources
-from fray_runtime.current_task import PRIVATE_VAR
+from fray_runtime.current_task import PRIVATE_VAR, PrivateMode
 
 log = logging.getLogger("fray")
 
@@ -76,8 +76,10 @@ class LocalCluster(StorageCluster):
             job = cluster.launch(JobRequest("hello", lambda: print("hello")))
             cluster.monitor(job)
 
-    Jobs start in the current directory, and callables import what this process can import. Devices, memory, regions,
-    zones, workspaces, packages and images are accepted and ignored. A gang runs all of its replicas, and takes no core.
+    Jobs start in the current directory, and callables import what this process can import, so workspaces and packages
+    are not sent. A job that asks for more cores or memory than this machine has, or for devices, an image, a pool or a
+    place that it lacks, is refused, unless the cluster simulates. Memory and disk are not limited. A gang runs all of
+    its replicas, and takes no core.
     The cluster ends with this process: `close`, or the end of the main thread, ends the jobs. Unpickled in this process
     it is the same object; in another process it becomes a `StorageCluster` on the same directory.
 
@@ -88,12 +90,15 @@ class LocalCluster(StorageCluster):
             and threads.
         use_processes: False runs callables in threads of this process; `LocalClient` lists what threads share.
             Commands always run as processes.
+        simulate: True runs jobs without what they ask for and this machine lacks, and logs it.
 
     Raises:
         InvalidInput: `max_workers` is below 1.
     """
 
-    def __init__(self, max_workers: int | LocalClusterConfig | None = None, use_processes: bool = True) -> None:
+    def __init__(
+        self, max_workers: int | LocalClusterConfig | None = None, use_processes: bool = True, simulate: bool = False
+    ) -> None:
         if isinstance(max_workers, LocalClusterConfig):
             use_processes = max_workers.use_isolated_env
             max_workers = None
@@ -106,6 +111,7 @@ class LocalCluster(StorageCluster):
         super().__init__(str(self._directory / "root"))
         self._owner = os.getpid()
         self._use_processes = use_processes
+        self._mode: PrivateMode = "simulated" if simulate else "real"
         self._spares = Prestarter(PRESTART_MODULES)
         self._references = CallableReferences(self._ended)
         self._options = AgentOptions(
@@ -153,8 +159,8 @@ class LocalCluster(StorageCluster):
         return ids
 
     @property
-    def _is_private(self) -> bool:
-        return True
+    def _private(self) -> PrivateMode:
+        return self._mode
 
     async def _open(self) -> Core:
         core = await open_core(self.root, _SETTINGS)
@@ -190,7 +196,7 @@ class LocalCluster(StorageCluster):
 
         The process of a callable gets this process's import path.
         """
-        env = {**spec.env, PRIVATE_VAR: "1"}
+        env = {**spec.env, PRIVATE_VAR: self._mode}
         if not self.use_processes or is_reference(spec.callable_pickle):
             replica = int(env["FRAY_REPLICA"]) if env.get("FRAY_REPLICAS", "1") != "1" else None
             echo = LineEcho(env["FRAY_JOB_ID"], int(env["FRAY_ATTEMPT"]), replica) if self.log_to_driver else None

@@ -30,6 +30,7 @@ from fray_layouts.records import JobRecord, ReservationRecord, ReservedPart
 from fray_layouts.spec import GangSpec, JobSpec, ResourceSpec
 from fray_layouts.states import ReservationKind, ReservationState
 from fray_layouts.units import parse_seconds
+from fray_runtime.current_task import PrivateMode
 
 MIN_TTL = 10.0
 """Least seconds of a reservation. Gathering hosts takes some seconds, so a shorter one would end before it begins."""
@@ -53,15 +54,15 @@ def checked_ttl(ttl: Duration) -> float:
     return seconds
 
 
-def parts_of(config: ReservationConfig, private: bool) -> tuple[list[ReservedPart], int]:
+def parts_of(config: ReservationConfig, private: PrivateMode) -> tuple[list[ReservedPart], int]:
     """The bundles to reserve, and how many of them the reservation needs at least.
 
-    private: True on a private cluster, which counts no hosts and never grows. It grants the minimum, where a slice
-        counts as one bundle, and its bundles take no room.
+    private: of a private cluster, which counts no hosts and never grows. It grants the minimum, where a slice counts as
+        one bundle, and its bundles take no room.
 
     Raises:
         InvalidInput: a value is out of bounds, minimum and maximum differ in more than the number of replicas, or the
-            minimum is greater than the maximum.
+            minimum is greater than the maximum; or a private cluster that does not simulate cannot give a bundle.
     """
     minimum = _spec(config, "min_resources", config.min_resources)
     maximum = _spec(config, "max_resources", config.max_resources or config.min_resources)
@@ -72,6 +73,9 @@ def parts_of(config: ReservationConfig, private: bool) -> tuple[list[ReservedPar
         remedy = f"it is more than max_resources, which has {maximum.replicas} of them; give at most as many"
         raise InvalidInput("min_resources", f"{minimum.replicas} replicas", remedy)
     if private:
+        from fray.cluster.private_spec import private_spec  # imported late: it needs an agent's code
+
+        private_spec(minimum, private)
         count = minimum.slices or minimum.replicas
         return [ReservedPart(gang=GangSpec(resources=ResourceSpec(cpu=0), count=count))], count
     gangs = [_gang(minimum, minimum.replicas, minimum.slices)]
@@ -102,7 +106,12 @@ def _gang(spec: JobSpec, count: int, slices: int) -> GangSpec:
 
 
 async def create_reservation(
-    core: Core, config: ReservationConfig, namespace: str, mine: CurrentJob | None, private: bool, driver: str = ""
+    core: Core,
+    config: ReservationConfig,
+    namespace: str,
+    mine: CurrentJob | None,
+    private: PrivateMode,
+    driver: str = "",
 ) -> ReservationId:
     """Create a reservation for a namespace. Inside a job it ends with the attempt that creates it.
 

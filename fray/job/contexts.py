@@ -7,7 +7,7 @@ from contextvars import ContextVar
 from functools import partial
 from typing import Any, Literal, TypeVar
 
-from fray.cluster.backends import backend_of
+from fray.cluster.backends import backend_of, is_private_root
 from fray.cluster.current import environment_root
 from fray.errors import InvalidInput
 from fray.job.in_process import SyncContext, ThreadContext
@@ -55,7 +55,7 @@ def create_job_ctx(
             root = environment_root() or "local"
             if backend_of(root) is not None:
                 return _on_backend(root, max_workers, memory, num_cpus, ray_options)
-            return ThreadContext(max_workers) if root == "local" else _on_cluster(max_workers, memory, num_cpus)
+            return ThreadContext(max_workers) if is_private_root(root) else _on_cluster(max_workers, memory, num_cpus)
     kinds = "give 'sync', 'threadpool', 'fray', 'ray' or 'auto'"
     raise InvalidInput("context_type", context_type, f"Unknown context type; {kinds}")
 

@@ -9,6 +9,7 @@ from hashlib import sha256
 from typing import Any
 
 from fray.cluster.api import Cluster
+from fray.cluster.backends import is_private_root
 from fray.cluster.current import storage_cluster
 from fray.cluster.current_job import current_job
 from fray.pool.worker_pool import WorkerPool
@@ -96,7 +97,7 @@ class Backend:
             memory: memory of each worker, on a cluster.
             name: see `FrayBackend.execute`. On threads it has no effect, and nothing is continued.
         """
-        if (read_variable("FRAY_CLUSTER_SPEC", task_environ()) or "local") != "local":
+        if not is_private_root(read_variable("FRAY_CLUSTER_SPEC", task_environ()) or "local"):
             return FrayBackend(None, max_parallelism, memory).execute(dataset, name)
         count = min(max_parallelism, MAX_THREADS)
         with tempfile.TemporaryDirectory(prefix="fray-zephyr-") as chunks, ThreadPoolExecutor(count) as threads:

@@ -90,6 +90,9 @@ class DeviceSpec(SpecPart, kw_only=True):
     count: Annotated[int, Meta(ge=1, le=10**6)] | Annotated[float, Meta(gt=0, lt=1)] = 1
 
 
+DEFAULT_POOL = "default"
+"""The pool of jobs and agents that name none."""
+
 UNASKED_MEMORY, UNASKED_DISK = 128 * 10**6, 10**9
 """Bytes that are reserved for jobs whose submitter gave no size. `ResourceConfig` has always had these defaults, so a
 task that uses more than 128 MB must not be killed for it unless somebody asked for a limit."""
@@ -285,7 +288,7 @@ class JobSpec(SpecPart, kw_only=True):
     user: User = ""
     parent: MaybeJobId = ""
     detached: bool = False
-    pool: Pool = "default"
+    pool: Pool = DEFAULT_POOL
     actor: bool = False
     outage: Annotated[str, Meta(pattern=OUTAGE_PATTERN)] = ""
     health_check: HealthCheckSpec | None = None

@@ -9,12 +9,16 @@ from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Protocol
+from typing import Literal, Protocol
 
 from fray_runtime.threads import end_process, start_thread
 
 PRIVATE_VAR = "FRAY_PRIVATE"
-"""Variable of the tasks of a private cluster: everything that they launch runs there too, whatever it asks for."""
+"""Variable of the tasks of a private cluster, with its `PrivateMode`: everything that they launch runs there too."""
+
+PrivateMode = Literal["", "real", "simulated"]
+"""Whether a cluster is private, and what it does with demands that this machine cannot meet: "" is no private cluster,
+"real" refuses them, and "simulated" runs the job without them."""
 
 TASK_DIR_VAR = "FRAY_TASK_DIR"
 """Variable with the path of the task's directory; it also identifies the task to which a process belongs."""
@@ -41,6 +45,12 @@ thread_task: ContextVar[ThreadedTask | None] = ContextVar("fray_thread_task", de
 def task_environ() -> Mapping[str, str]:
     """The environment of the task in which this code runs: the thread's if it is one, else the process's."""
     return thread_environ.get() or os.environ
+
+
+def private_mode() -> PrivateMode:
+    """The mode of the private cluster whose task runs this code; "" if none does."""
+    mode = task_environ().get(PRIVATE_VAR)
+    return "" if not mode else "simulated" if mode == "simulated" else "real"
 
 
 def on_stop(call: Callable[[], None]) -> None:

@@ -30,10 +30,24 @@ def left(place: Path) -> list[Path]:
 @pytest.mark.parametrize("environ", [{}, pytest.param({"FRAY_CLUSTER_SPEC": "local"}, marks=pytest.mark.slow)])
 def test_it_ends_like_the_command_and_leaves_nothing(tmp_path: Path, environ: dict[str, Any]) -> None:
     script = "echo $PWD; echo err >&2; test -d ${FRAY_CLUSTER_SPEC#file://}; echo $?; exit 7"
-    ran = fray_run(tmp_path, "--gpus", "8", "--cpu", "5000", "--", "sh", "-c", script, **environ)
+    ran = fray_run(tmp_path, "--simulate", "--gpus", "8", "--cpu", "5000", "--", "sh", "-c", script, **environ)
     out, err = ran.communicate(timeout=200)
     assert (out, ran.returncode) == (f"{os.getcwd()}\n0\n", 7)
-    assert err.splitlines()[1] == "err"
+    *why, simulated, _, said, _ = err.splitlines()
+    assert [line.startswith("fray: FRAY_CLUSTER_SPEC is not set") for line in why] == ([] if environ else [True])
+    assert simulated.startswith("fray: simulated on this machine: gpu: 8 wanted, none here; cpu: 5000 cores wanted, ")
+    assert said == "err"
+    assert left(tmp_path) == []
+
+
+def test_a_job_that_this_machine_cannot_run_is_refused(tmp_path: Path) -> None:
+    ran = fray_run(tmp_path, "--gpus", "h100:8", "--memory", "900TB", "--", "true", FRAY_CLUSTER_SPECS="gs://team/x")
+    out, err = ran.communicate(timeout=200)
+    why, refused = err.splitlines()
+    assert (out, ran.returncode) == ("", 1)
+    assert "FRAY_CLUSTER_SPECS is set, which Fray does not read" in why
+    assert refused.startswith("fray: job: 'true' is not accepted; this machine cannot run it (gpu-h100: 8 wanted, none")
+    assert "--simulate" in refused
     assert left(tmp_path) == []
 
 

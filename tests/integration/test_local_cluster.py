@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from fray.cluster import (
     JobStatus,
     LocalCluster,
     ResourceConfig,
+    StorageCluster,
     current_cluster as current,
 )
 from fray.errors import InvalidInput, JobFailed, NoResult
@@ -282,9 +284,10 @@ def test_unknown_jobs_are_not_found(cluster: LocalCluster) -> None:
 def test_it_says_that_no_agent_can_run_a_job_instead_of_staying_silent(
     cluster: LocalCluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (waiting, waiting):
-        monkeypatch.setattr(module, "WARN_AFTER", 0.0)
-    job = cluster.launch(call(print, pool="elsewhere"))
+    monkeypatch.setattr(waiting, "WARN_AFTER", 0.0)
+    job = StorageCluster(cluster.root).launch(
+        call(print, pool="elsewhere", environment=EnvironmentConfig(workspace=""))
+    )
     with caplog.at_level(logging.WARNING, "fray"), ThreadPoolExecutor(1) as beside:
         ended = beside.submit(cluster.wait, job)
         wait_until(lambda: "elsewhere" in caplog.text)
@@ -298,11 +301,23 @@ ELSEWHERE = [
 ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("resources", ELSEWHERE, ids=["tpu", "gpu"])
-def test_requirements_on_machines_are_ignored_in_a_local_cluster(
+def test_what_this_machine_lacks_is_refused_to_jobs_of_a_job_too(
     cluster: LocalCluster, resources: ResourceConfig
 ) -> None:
+    request = call(os.getpid, resources=replace(resources, image=None))
+
+    def driver() -> None:
+        current().launch(request)
+
+    for launch in (lambda: cluster.launch(request), lambda: cluster.result(cluster.launch(call(driver)), timeout=200)):
+        with pytest.raises(Exception, match=r"this machine cannot run it .* wanted, none here.*simulate=True"):
+            launch()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("resources", ELSEWHERE, ids=["tpu", "gpu"])
+def test_a_cluster_that_simulates_runs_jobs_without_what_this_machine_lacks(resources: ResourceConfig) -> None:
     environment = EnvironmentConfig.create(env_vars={"PLAIN": "a"}, extras=["tpu"], pip_packages=["x"], workspace=".")
     request = call(lambda: os.environ["PLAIN"], resources=resources, environment=environment)
 
@@ -310,8 +325,9 @@ def test_requirements_on_machines_are_ignored_in_a_local_cluster(
         mine = current()
         return mine.result(mine.launch(request))
 
-    assert cluster.result(cluster.launch(request), timeout=200) == "a"
-    assert cluster.result(cluster.launch(call(driver)), timeout=200) == "a"
+    with LocalCluster(simulate=True) as cluster:
+        assert cluster.result(cluster.launch(request), timeout=200) == "a"
+        assert cluster.result(cluster.launch(call(driver)), timeout=200) == "a"
 
 
 @pytest.mark.parametrize("resources", [ResourceConfig(ram="lots"), ResourceConfig(cpu=-1)])
@@ -376,6 +392,7 @@ print(cluster.root)
 
 def test_the_end_of_the_process_ends_its_jobs_and_leaves_nothing(tmp_path: Path) -> None:
     environ = {name: value for name, value in os.environ.items() if not name.startswith("FRAY_")}
+    environ["FRAY_CLUSTER_SPEC"] = "local"
     done = subprocess.run([sys.executable, "-c", SCRIPT, str(tmp_path)], env=environ, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert not Path(done.stdout.strip().removeprefix("file://")).parent.exists()

@@ -86,7 +86,7 @@ def test_a_gang_is_stopped(cluster: LocalCluster, tmp_path: Path) -> None:
 
 def test_commands_are_gangs_too(cluster: LocalCluster) -> None:
     command = Entrypoint.from_binary("sh", ["-c", "echo $FRAY_REPLICA of $FRAY_REPLICAS"])
-    job = cluster.launch(JobRequest("gang", command, ResourceConfig.with_tpu("v5p-16")))
+    job = cluster.launch(JobRequest("gang", command, ResourceConfig(replicas=2)))
     assert cluster.wait(job, raise_on_failure=True, timeout=200).replicas == 2
     assert sorted(line.data for line in cluster.logs(job)) == [b"0 of 2", b"1 of 2"]
     assert [line.data for line in cluster.logs(job, follow=True, replica=1)] == [b"1 of 2"]

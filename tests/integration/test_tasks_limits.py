@@ -10,7 +10,8 @@ import pytest
 
 from fray import ResourceConfig
 from fray.cli.job_view import Members, describe
-from fray.job_spec import local_spec, to_spec
+from fray.cluster.private_spec import private_spec_of
+from fray.job_spec import to_spec
 from fray.types import Entrypoint, JobRequest
 from fray_agents.runner.limits import Limits
 from fray_agents.runner.meter import UsageMeter
@@ -174,5 +175,5 @@ def test_status_reports_resources_that_are_reserved_and_not_limited(asked: dict[
 
 
 def test_a_private_cluster_limits_nothing() -> None:
-    limits = limits_of(local_spec(request(ram="1k", disk="1k")).resources)
+    limits = limits_of(private_spec_of(request(ram="1k", disk="1k"), "real").resources)
     assert (limits.memory, limits.disk) == (0, 0)

@@ -16,7 +16,7 @@ import pytest
 from fray.actor.create import actor_request
 from fray.cluster import StorageCluster
 from fray.errors import InvalidInput
-from fray.job_spec import local_spec, to_spec
+from fray.job_spec import to_spec
 from fray.pool import WorkerPool
 from fray.types import (
     ANY_REGION,
@@ -33,7 +33,7 @@ from fray.types import (
 from fray_coordinator.core import Core
 from fray_coordinator.jobs.lookup import all_jobs
 from fray_layouts.records import JobRecord
-from fray_layouts.spec import DeviceSpec, JobSpec, ResourceSpec
+from fray_layouts.spec import DeviceSpec, JobSpec
 from tests.support.waiting import wait_until
 
 LOCK = threading.Lock()
@@ -298,13 +298,6 @@ def test_requirements_on_a_jobs_place_reach_the_spec() -> None:
 
 def test_any_region_is_no_region() -> None:
     assert to_spec(a_request(resources=ResourceConfig(regions=["eu", ANY_REGION]))).resources.regions == []
-
-
-def test_a_private_cluster_has_all_replicas_and_nothing_else_of_a_slice() -> None:
-    resources = ResourceConfig.with_tpu("v5litepod-16", slice_count=2, zone="eu-1", labels={"rack": "4"})
-    spec = local_spec(a_request(resources=resources, spread=True, same="zone"))
-    assert (spec.replicas, spec.slices, spec.spread, spec.same) == (8, 0, False, "")
-    assert spec.resources == ResourceSpec(cpu=0)
 
 
 def test_a_worker_of_a_pool_is_no_gang() -> None:

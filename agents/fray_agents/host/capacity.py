@@ -14,6 +14,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from fray_agents.host.accelerators import QUERY_TIMEOUT, chip_files
 from fray_agents.host.container_engine import find_engine
 from fray_agents.runner.task_cgroup import UNIFIED, cgroup_directories
@@ -60,12 +62,15 @@ def discover(
         environ: the environment whose `PATH`, `CUDA_VISIBLE_DEVICES` and TPU type count.
     """
     device, count = _gpus(environ) or _tpus(root, environ) or ("", 0)
+    return replace(discover_without_devices(directory, root=root), device=device, device_count=count)
+
+
+def discover_without_devices(directory: Path | None = None, *, root: Path = Path("/")) -> Resources:
+    """The cores, memory and disk of this host; it takes milliseconds. Arguments as for `discover`."""
     return Resources(
         cpu=min([1000 * len(os.sched_getaffinity(0)), *_cpu_quotas(root)]),
         memory=min([_memory_total(root), *_memory_limits(root)]),
         disk=shutil.disk_usage(directory or tempfile.gettempdir()).free,
-        device=device,
-        device_count=count,
     )
 
 

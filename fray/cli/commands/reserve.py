@@ -58,7 +58,7 @@ async def _reserve(core: Core, namespace: str, options: dict[str, Any]) -> str:
         preemptible=not options["on_demand"],
         pool=options["pool"],
     )
-    return await create_reservation(core, checked_config(config), namespace, None, private=False)
+    return await create_reservation(core, checked_config(config), namespace, None, private="")
 
 
 def _resources(options: dict[str, Any], count: int) -> ResourceConfig:

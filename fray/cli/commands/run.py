@@ -72,6 +72,7 @@ def _refuse_terminal(ctx: click.Context, param: click.Parameter, given: bool) ->
 @click.option("--priority", type=int, help="From -500 to 499; a higher one goes first.")
 @click.option("--retries", type=int, help="Further attempts after failures; 0 by default.")
 @click.option("--timeout", metavar="DURATION", help="Time that an attempt may run: seconds, or 10m.")
+@click.option("--simulate", is_flag=True, help="On a private cluster: run without what this machine lacks.")
 @click.option("--detach", "-d", is_flag=True, help="Print the job's id and return.")
 @click.argument("words", nargs=-1, required=True, metavar="-- COMMAND...", type=click.UNPROCESSED)
 def command(
@@ -92,11 +93,15 @@ def command(
     """
     if os.isatty(0) and words[0] in _INTERACTIVE_PROGRAMS and len(words) == 1:
         raise click.UsageError(f"{words[0]} without arguments needs a terminal, and a job has none; give it a script")
+    from fray.cluster.backends import is_private_root
+
     spec = spec_of(words, options)
     choice = chosen_workspace(workspace, no_workspace)
-    if app.given_root in (None, "", "local"):
+    if not app.given_root or is_private_root(app.given_root):
         _refuse_on_private_cluster(detach, {"workspace": workspace, **options})
-        sys.exit(_run_on_private_cluster(app, spec, piped_input()))
+        sys.exit(_run_on_private_cluster(app, spec, options["simulate"], piped_input()))
+    if options["simulate"]:
+        raise click.UsageError("the agents of a shared cluster have what they say; leave --simulate out")
     stdin = piped_input()
     job = app.run(lambda core: _submit(core, spec, choice, stdin), create=True)
     if detach:
@@ -193,16 +198,21 @@ def _refuse_on_private_cluster(detach: bool, options: dict[str, Any]) -> None:
             )
 
 
-def _run_on_private_cluster(app: App, spec: JobSpec, stdin: bytes) -> int:
+def _run_on_private_cluster(app: App, spec: JobSpec, simulate: bool, stdin: bytes) -> int:
     """Run the job on a private cluster in this process, remove all of it, and return the exit code."""
+    from fray.cluster.current import private_options, why_private
     from fray.cluster.local_cluster import LocalCluster
-    from fray.job_spec import relaxed_spec
+    from fray.cluster.private_spec import private_spec
     from fray.types import JobId
 
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
-    with LocalCluster(max(4, os.cpu_count() or 1)) as cluster:
-        job = cluster.run(lambda core: _submit(core, relaxed_spec(spec), None, stdin))
+    if not app.given_root:
+        output.echo(f"fray: {why_private(os.environ)}", err=True)
+    simulate = simulate or private_options(app.given_root or "local")["simulate"]
+    private = private_spec(spec, "simulated" if simulate else "real")
+    with LocalCluster(max(4, os.cpu_count() or 1), simulate=simulate) as cluster:
+        job = cluster.run(lambda core: _submit(core, private, None, stdin))
         output.echo(f"fray: job {job}", err=True)
         following = cluster.start(lambda core: follow(core, app, job))
         try:
