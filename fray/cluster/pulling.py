@@ -101,7 +101,7 @@ async def _manifest(core: Core, job: JobRecord) -> OutputManifest:
     if job.status != Status.SUCCEEDED:
         raise NoOutputs(f"job {job.id} is {job.status}: only a job that has succeeded has outputs")
     if kept is None:
-        remedy = "name them when it is launched: JobRequest(outputs=[...]), or outputs in a job's file"
+        remedy = "name them at its launch: JobRequest(outputs=[...]), fray run --output, or outputs in a job's file"
         raise NoOutputs(f"job {job.id} keeps no outputs; {remedy}")
     stored = await core.store.get(kept.key)
     if stored is None:

@@ -63,11 +63,11 @@ TYPED = [
     ),
     (
         "run --memory lots -- true",
-        "resources.memory: 'lots' is not accepted; give bytes, or a size such as 512MiB or 2GB",
+        "--memory: 'lots' is not accepted; give bytes, or a size such as 512MiB or 2GB",
     ),
     (
         "run --memory 16 -- true",
-        "resources.memory: '16' is not accepted; that is 16 bytes; write 16GB or 16MB",
+        "--memory: '16' is not accepted; that is 16 bytes; write 16GB or 16MB",
     ),
     (
         "submit FILE '{name: a, entrypoint: {command: [ls]}, resources: {memory: 16}}'",
@@ -79,7 +79,7 @@ TYPED = [
     ),
     (
         "run --timeout soon -- true",
-        "timeout: 'soon' is not accepted; give seconds, or a duration such as 10m or 1h30m",
+        "--timeout: 'soon' is not accepted; give seconds, or a duration such as 10m or 1h30m",
     ),
     (
         "agent --idle-exit soon",
@@ -241,8 +241,8 @@ OF_JOBS = [
     ),
     (
         "pull zebra",
-        "job JOB keeps no outputs; name them when it is launched: JobRequest(outputs=[...]), or outputs in a job's "
-        "file",
+        "job JOB keeps no outputs; name them at its launch: JobRequest(outputs=[...]), fray run --output, or "
+        "outputs in a job's file",
     ),
     (
         "retry LIONS",

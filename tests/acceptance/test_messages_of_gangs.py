@@ -17,17 +17,17 @@ from tests.support.shell import Shell
 from tests.support.waiting import wait_until
 
 TYPED = [
-    ("run --replicas 0 -- true", "replicas: 0 is not accepted; give a number of at least 1"),
-    ("run --replicas -1 -- true", "replicas: -1 is not accepted; give a number of at least 1"),
-    ("run --replicas 1000000 -- true", "replicas: 1000000 is not accepted; give a number of at most 10000"),
+    ("run --replicas 0 -- true", "--replicas: 0 is not accepted; give a number of at least 1"),
+    ("run --replicas -1 -- true", "--replicas: -1 is not accepted; give a number of at least 1"),
+    ("run --replicas 1000000 -- true", "--replicas: 1000000 is not accepted; give a number of at most 10000"),
     (
         "run --tpu v5litepod-12 -- true",
-        "tpu_type: 'v5litepod-12' is not accepted; there are v5litepod-1, v5litepod-2, v5litepod-4, v5litepod-8, "
+        "--tpu: 'v5litepod-12' is not accepted; there are v5litepod-1, v5litepod-2, v5litepod-4, v5litepod-8, "
         "v5litepod-16, v5litepod-32, v5litepod-64, v5litepod-128, v5litepod-256",
     ),
     (
         "run --tpu v5litepod-16 --replicas 6 -- true",
-        "replicas: 6 is not accepted; a slice of v5litepod-16 has 4 virtual machines, each with its own process; "
+        "--replicas: 6 is not accepted; a slice of v5litepod-16 has 4 virtual machines, each with its own process; "
         "give a multiple of 4, or leave it out for one slice",
     ),
     ("run --tpu v5litepod-16 --gpus 1 -- true", "--gpus and --tpu cannot be combined; give one of them"),

@@ -8,28 +8,32 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 import pytest
 from click.testing import CliRunner
 
 from fray.cli import cli
 from fray.cli.commands.agent import capacity_of
-from fray.cli.commands.run import spec_of, variables
 from fray.cli.commands.submit import read_jobs
 from fray.cli.cost_model import estimates, spent
+from fray.cli.job_options import OF_FIELDS, WITHOUT_OPTION, spec_of, variables
 from fray.cli.options import chosen_workspace, piped_input
 from fray.cli.output import print_table
 from fray.errors import InvalidInput
 from fray.workspace.choice import WorkspaceChoice
 from fray_agents.agent.claimer import REMOTE_POLL_BACKOFF
 from fray_layouts.records import AgentRecord, ClusterSettings
+from fray_layouts.spec import EnvironmentSpec, HealthCheckSpec, JobSpec, ResourceSpec
+from fray_layouts.spec_parsing import parse_spec
 
-NOTHING_GIVEN = dict.fromkeys(
-    ("name", "cpu", "memory", "gpus", "tpu", "replicas", "pool", "namespace", "priority", "retries", "timeout")
-) | {"env": (), "secret": (), "extra": (), "with": (), "image": None}
+NOTHING_GIVEN: dict[str, Any] = {
+    option.parameter: () if option.settings.get("multiple") else None for option in OF_FIELDS.values()
+} | {"gpus": None, "tpu": None}
 
 
 def test_a_table_is_plain_where_nobody_looks(capsys: pytest.CaptureFixture[str]) -> None:
@@ -134,7 +138,7 @@ def test_options_of_run_become_the_spec() -> None:
         "retries": 3,
         "timeout": 9.0,
     }
-    spec = spec_of(("python", "x.py"), NOTHING_GIVEN | given)
+    spec = spec_of(("python", "x.py"), given)
     assert (spec.name, spec.entrypoint.command) == ("train", ["python", "x.py"])
     assert (spec.resources.cpu, spec.resources.memory) == (2.5, 2 * 10**9)
     assert spec.resources.device is not None
@@ -143,6 +147,91 @@ def test_options_of_run_become_the_spec() -> None:
     brought = spec.environment
     assert (brought.extras, brought.pip_packages, brought.docker_image) == (["tpu"], ["numpy>=2"], "team/train:7")
     assert (spec.pool, spec.priority, spec.max_retries_failure, spec.timeout) == ("fast", 7, 3, 9.0)
+
+
+def fields_of(struct: type[msgspec.Struct], prefix: str = "") -> Iterator[str]:
+    """The paths of all fields of a spec that people set, and for its three parts of their fields."""
+    parts: dict[str, type[msgspec.Struct]] = {"resources": ResourceSpec, "environment": EnvironmentSpec}
+    for name in struct.__struct_fields__:
+        if name in parts and not prefix:
+            yield from fields_of(parts[name], f"{name}.")
+        else:
+            yield f"{prefix}{name}"
+
+
+def test_every_field_of_a_job_has_an_option_or_a_reason() -> None:
+    fields = list(fields_of(JobSpec))
+    assert sorted(fields) == sorted([*OF_FIELDS, *WITHOUT_OPTION])
+    flags = [flag for option in OF_FIELDS.values() for flag in option.flags]
+    assert len(set(flags)) == len(flags)
+    assert all(option.help.endswith(".") for option in OF_FIELDS.values())
+
+
+EVERY_OPTION = (
+    "run --name n --id i --cpu 2 --hard-cpu --memory 2GB --disk 3GB --gpus a100:2 --or h100 --replicas 2 --spread "
+    "--same zone --pool p --no-preemptible --region r --region s --zone z --label disk=ssd --env A=1 --secret B=2 "
+    "--extra e --with w --python >=3.11 --image t/i:1 --port http --output out/** --log-limit 2GB "
+    "--health-check 8080/up,interval=5s,failures=2 --retries 1 --preemption-retries 2 --timeout 10m "
+    "--pending-timeout 1h --grace 20 --outage stop --priority 7 --namespace space --user me --parent job-1 --detached "
+    "-- train --lr 1"
+)
+
+
+def test_every_option_sets_its_field(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[JobSpec] = []
+
+    def submit(app: object, spec: JobSpec, simulates: bool, stdin: bytes) -> int:
+        made.append(spec)
+        return 0
+
+    monkeypatch.setattr("fray.cli.commands.run._refuse_on_private_cluster", lambda detach, options: None)
+    monkeypatch.setattr("fray.cli.commands.run._run_on_private_cluster", submit)
+    result = CliRunner(env={"FRAY_CLUSTER_SPEC": ""}).invoke(cli, EVERY_OPTION.split())
+    assert result.exit_code == 0, result.output
+    assert {field for field in fields_of(JobSpec) if read_path(made[0], field) == read_path(PLAIN, field)} == {
+        *("slices", "actor", "environment.workspace")
+    }
+    assert made[0].health_check == HealthCheckSpec(path="/up", port=8080, interval=5.0, failures=2)
+    assert (made[0].timeout, made[0].pending_timeout, made[0].resources.labels) == (600.0, 3600.0, {"disk": "ssd"})
+
+
+PLAIN = parse_spec({"name": "plain", "entrypoint": {"command": ["plain"]}})
+
+
+def read_path(spec: JobSpec, field: str) -> object:
+    return reduce(getattr, field.split("."), spec)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--timeout soon", "--timeout: 'soon' is not accepted"),
+        ("--memory much", "--memory: 'much' is not accepted"),
+        ("--port a/b", "--port: ['a/b'] is not accepted"),
+        ("--health-check up", "--health-check: 'up' is not accepted; give PORT or PORT/PATH"),
+        ("--health-check 80,when=5", "--health-check: '80,when=5' is not accepted; give PORT or PORT/PATH"),
+        ("--label ssd", "--label: 'ssd' is not accepted; give name=value"),
+        ("--priority 9000", "--priority: 9000 is not accepted"),
+    ],
+)
+def test_a_wrong_value_names_its_option(words: str, message: str) -> None:
+    result = CliRunner(env={"FRAY_CLUSTER_SPEC": ""}).invoke(cli, ["run", *words.split(), "--", "true"])
+    assert result.exit_code != 0
+    assert message in str(result.exception or "") + result.output
+
+
+def test_a_variable_that_looks_secret_is_hinted_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fray.cli.commands.run._run_on_private_cluster", lambda *given: 0)
+    names = ("API_KEY=sk-1", "HF_TOKEN=x", "db_password=x", "TOKENIZERS_PARALLELISM=1", "MAX_TOKENS=5", "KEYS=1")
+    paths = ("GOOGLE_APPLICATION_CREDENTIALS=/etc/key.json",)
+    words = [word for name in (*names, *paths) for word in ("-e", name)]
+    result = CliRunner(env={"FRAY_CLUSTER_SPEC": ""}).invoke(cli, ["run", *words, "--", "true"])
+    lines = result.stderr.splitlines()
+    assert [line.split()[4] for line in lines] == ["API_KEY", "HF_TOKEN", "db_password"]
+    assert lines[0] == (
+        "fray: the value of API_KEY can be read by all who look at this job; with --secret API_KEY[=VALUE] instead of "
+        "-e no command shows it"
+    )
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,10 @@ import click
 
 from fray.cli import output
 from fray.cli.app import App, as_command
-from fray.cli.command_words import Sent, main_of, missing_files
-from fray.cli.options import chosen_workspace, device_of, piped_input, print_stored, workspace_options
+from fray.cli.command_words import Sent, missing_files
+from fray.cli.job_options import job_options, spec_of
+from fray.cli.options import chosen_workspace, piped_input, print_stored, workspace_options
 from fray.cli.output import LinePrinter
-from fray_layouts.errors import InvalidInput
 from fray_runtime.variables import read_variable
 
 if TYPE_CHECKING:
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from fray_coordinator.core import Core
     from fray_layouts.records import JobRecord
     from fray_layouts.spec import JobSpec
-
-_DERIVED_NAME_LENGTH = 64
-"""Characters of a program's name that become the job's: half of what a name may have, so that tables stay readable."""
 
 _INTERACTIVE_PROGRAMS = {"bash", "sh", "zsh", "fish", "python", "python3", "ipython"}
 """Programs that are interactive when they have no arguments."""
@@ -49,29 +46,8 @@ def _refuse_terminal(ctx: click.Context, param: click.Parameter, given: bool) ->
 @click.option(
     "-i", "-t", "--interactive", "--tty", is_flag=True, hidden=True, expose_value=False, callback=_refuse_terminal
 )
-@click.option("--name", help="Name of the job; by default that of the module, script or program.")
-@click.option("--cpu", type=float, help="Cores; 1 by default.")
-@click.option("--memory", help="Memory, such as 512MiB or 2GB.")
-@click.option("--gpus", help="GPUs: a count, or kind:count such as h100:8; 0.5 shares one.")
-@click.option("--tpu", metavar="TYPE", help="TPU slices, such as v5litepod-16, with a process on each virtual machine.")
-@click.option("--replicas", type=int, help="Processes that run as one gang; with --tpu by default those of one slice.")
-@click.option(
-    "--env",
-    "-e",
-    multiple=True,
-    metavar="NAME[=VALUE]",
-    help="An environment variable; without a value, it gets its value from this shell.",
-)
-@click.option("--secret", multiple=True, metavar="NAME[=VALUE]", help="The same, but its value is never shown.")
+@job_options
 @workspace_options
-@click.option("--extra", multiple=True, metavar="NAME", help="An extra of the project, to install with its packages.")
-@click.option("--with", multiple=True, metavar="PACKAGE", help="A requirement to install on top.")
-@click.option("--image", help="Container image that the job runs in.")
-@click.option("--pool", help='Pool whose agents may run it; "default" by default.')
-@click.option("--namespace", help="Scope of names; by default FRAY_NAMESPACE, else one of the job's own.")
-@click.option("--priority", type=int, help="From -500 to 499; a higher one goes first.")
-@click.option("--retries", type=int, help="Further attempts after failures; 0 by default.")
-@click.option("--timeout", metavar="DURATION", help="Time that an attempt may run: seconds, or 10m.")
 @click.option("--simulate", is_flag=True, help="On a private cluster: run without what this machine lacks.")
 @click.option("--detach", "-d", is_flag=True, help="Print the job's id and return.")
 @click.argument("words", nargs=-1, required=True, metavar="-- COMMAND...", type=click.UNPROCESSED)
@@ -79,6 +55,8 @@ def command(
     app: App, words: tuple[str, ...], detach: bool, workspace: str | None, no_workspace: bool, **options: Any
 ) -> None:
     """Submit COMMAND as a job and follow it. Its output is printed byte for byte, and its exit code is returned.
+
+    For example: fray run --gpus 1 --retries 3 --output 'out/**' -- python -m trainer --steps 1000
 
     Standard input, if it is not a terminal, is read to its end before the job is submitted; each attempt of the job
     reads it from its start.
@@ -96,6 +74,7 @@ def command(
     from fray.cluster.backends import is_private_root
 
     spec = spec_of(words, options)
+    _hint_at_secrets(options["env"])
     choice = chosen_workspace(workspace, no_workspace)
     if not app.given_root or is_private_root(app.given_root):
         _refuse_on_private_cluster(detach, {"workspace": workspace, **options})
@@ -118,45 +97,20 @@ def command(
     sys.exit(code)
 
 
-def spec_of(words: tuple[str, ...], options: dict[str, Any]) -> JobSpec:
-    """Make the checked spec of a command from the options that were given."""
-    from fray.job_spec import device_fields, gang_size
-    from fray.resources import ResourceConfig
-    from fray_layouts.spec_parsing import parse_spec
-
-    plain = ("pool", "namespace", "priority", "timeout")
-    fields = {name: options[name] for name in plain if options[name] is not None}
-    if options["retries"] is not None:
-        fields["max_retries_failure"] = options["retries"]
-    resources = {name: options[name] for name in ("cpu", "memory") if options[name] is not None}
-    device = device_of(options["gpus"], options["tpu"])
-    resources["device"] = device_fields(device)
-    fields |= gang_size(ResourceConfig(device=device, replicas=options["replicas"]))
-    environment: dict[str, Any] = {
-        "env_vars": variables("--env", options["env"]),
-        "secret_env_vars": variables("--secret", options["secret"]),
-        "extras": list(options["extra"]),
-        "pip_packages": list(options["with"]),
-        "docker_image": options["image"] or "",
-    }
-    name = options["name"] or _derived_name(main_of(words).name)
-    base = {"name": name, "entrypoint": {"command": list(words)}, "resources": resources, "environment": environment}
-    return parse_spec({**base, **fields})
+_SECRET = re.compile(r"(^|_)(API_?KEY|KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)($|_)", re.IGNORECASE)
+"""Matches names of variables whose values are mostly secret."""
 
 
-def variables(option: str, given: Iterable[str]) -> dict[str, str]:
-    """Parse NAME=VALUE, or NAME alone for its value in this shell. Raises InvalidInput, without showing values."""
-    found: dict[str, str] = {}
+def _hint_at_secrets(given: Iterable[str]) -> None:
+    """Say which variables of --env have names of secrets. A path in them is none."""
     for text in given:
-        name, equals, value = text.partition("=")
-        if not equals and name not in os.environ:
-            raise InvalidInput(option, name, "it is not set in this shell; write NAME=VALUE")
-        found[name] = value if equals else os.environ[name]
-    return found
-
-
-def _derived_name(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._-]|\.\.+", "-", name).strip("-._")[:_DERIVED_NAME_LENGTH].rstrip("-._") or "job"
+        name, _, value = text.partition("=")
+        if _SECRET.search(name) and not (value or os.environ.get(name, "")).startswith("/"):
+            output.echo(
+                f"fray: the value of {name} can be read by all who look at this job; with --secret {name}[=VALUE] "
+                "instead of -e no command shows it",
+                err=True,
+            )
 
 
 async def _submit(core: Core, spec: JobSpec, choice: WorkspaceChoice | None, stdin: bytes) -> str:
@@ -177,6 +131,8 @@ async def _submit(core: Core, spec: JobSpec, choice: WorkspaceChoice | None, std
     if choice is None or is_private or choice.find() is None:
         _warn_of_missing_files(spec, None if choice is None or is_private else Sent(None))
     [submitted] = await submit_from_command(core, [spec], [choice], on_stored)
+    if submitted.found:
+        output.echo(f"fray: a job with the id {spec.id} was submitted before; this is it", err=True)
     return submitted.job.id
 
 
@@ -190,7 +146,7 @@ def _refuse_on_private_cluster(detach: bool, options: dict[str, Any]) -> None:
     """Raise UsageError for options that need a permanent cluster, or agents that prepare workspaces and packages."""
     if detach:
         raise click.UsageError("a private cluster ends with this command; give --root ROOT to leave a job running")
-    for name in ("workspace", "extra", "with", "image"):
+    for name in ("workspace", "extra", "with", "image", "python"):
         if options[name]:
             raise click.UsageError(
                 f"a private cluster runs in this folder, with the packages that are installed here; "
