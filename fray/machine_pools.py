@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from fray import sync
 from fray.workspace.upload import StoredWorkspace, store_workspace
+from fray.written_files import naming, read_documents
 from fray_agents.host.capacity import host_name
 from fray_agents.provisioning.prices import hourly_cost, similar_zone, unpriced
 from fray_coordinator.core import Core, open_core
@@ -80,19 +81,15 @@ def _on(root: str, work: Callable[[Core], Coroutine[Any, Any, T]], create: bool)
 
 def read_fray_file(path: Path) -> dict[str, PoolToSet]:
     """Read and check the pools of a file. Raises InvalidInput if it is not YAML or a field is wrong."""
-    import yaml
-
-    try:
-        document = yaml.safe_load(path.read_text(errors="replace"))
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise InvalidInput("file", str(path), f"it is not YAML: {' '.join(str(error).split())}") from None
-    pools = parse_fray_file(document)
-    for name, pool in pools.items():
-        try:
-            check_prices(pool.provisioning)
-        except InvalidInput as error:
-            raise InvalidInput(f"pools.{name}.{error.field}", error.value, error.remedy) from None
-    return pools
+    documents = read_documents(path.read_text(errors="replace"), str(path))
+    with naming(str(path)):
+        pools = parse_fray_file(documents[0] if len(documents) == 1 else None)
+        for name, pool in pools.items():
+            try:
+                check_prices(pool.provisioning)
+            except InvalidInput as error:
+                raise InvalidInput(f"pools.{name}.{error.field}", error.value, error.remedy) from None
+        return pools
 
 
 def described_pools(root: str) -> ScalingScope:

@@ -99,15 +99,20 @@ def read_struct(raw: Mapping[str, Any], struct: type[S], top: str) -> S:
 
 
 def refuse_unknown(
-    raw: object, struct: type[msgspec.Struct], aliases: Mapping[str, Mapping[str, str]], path: str = ""
+    raw: object,
+    struct: type[msgspec.Struct],
+    aliases: Mapping[str, Mapping[str, str]],
+    others: Mapping[str, Mapping[str, str]],
+    path: str = "",
 ) -> None:
     """Raise InvalidInput if the mapping, or one nested in it, has a field that the struct does not know.
 
     aliases: accepted other names of fields: by path of the mapping, the other name and Fray's own name.
+    others: names of fields in other tools' files: by path of the mapping, the name and the remedy.
     """
     if isinstance(raw, list):
         for number, part in enumerate(raw):
-            refuse_unknown(part, struct, aliases, f"{path}[{number}]")
+            refuse_unknown(part, struct, aliases, others, f"{path}[{number}]")
     if not isinstance(raw, Mapping):
         return
     fields = types_of(struct)
@@ -115,12 +120,20 @@ def refuse_unknown(
     for key, value in raw.items():
         dotted = f"{path}.{key}" if path else str(key)
         if key not in fields and key not in same:
-            near = difflib.get_close_matches(str(key)[:_MAX_COMPARED_CHARACTERS], [*fields, *same], n=1)
-            hint = f"did you mean {near[0]}" if near else f"the fields here are {', '.join(fields)}"
+            hint = others.get(path, {}).get(str(key)) or _meant(str(key), struct, same)
             shown = value if isinstance(value, (int, float)) and path != "environment" else REDACTED
             raise InvalidInput(dotted, shown, f"there is no such field; {hint}")
         if part := fields[same.get(str(key), str(key))].struct:
-            refuse_unknown(value, part, aliases, dotted)
+            refuse_unknown(value, part, aliases, others, dotted)
+
+
+def _meant(key: str, struct: type[msgspec.Struct], same: Mapping[str, str]) -> str:
+    """The field that somebody may have meant who wrote an unknown one."""
+    fields = types_of(struct)
+    if parts := [name for name, kind in fields.items() if kind.struct and key in types_of(kind.struct)]:
+        return f"it stands below {' or '.join(parts)}: {parts[0]}: {{{key}: ...}}"
+    near = difflib.get_close_matches(key[:_MAX_COMPARED_CHARACTERS], [*fields, *same], n=1)
+    return f"did you mean {near[0]}" if near else f"the fields here are {', '.join(fields)}"
 
 
 class FieldType(NamedTuple):

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from fray_layouts import other_fields
 from fray_layouts.bounds import MAX_IMAGE, Bytes, Name
 from fray_layouts.errors import InvalidInput
 from fray_layouts.parsing import REDACTED, read_struct, refuse_unknown
@@ -90,7 +91,8 @@ def parse_fray_file(document: object) -> dict[str, PoolToSet]:
         raise InvalidInput("file", REDACTED, 'it must hold "pools:" and below it the name of each pool')
     unknown = [key for key in document if key not in FrayFile.__struct_fields__]
     if unknown:
-        raise InvalidInput(str(unknown[0]), REDACTED, 'there is no such field; the only one here is "pools"')
+        remedy = 'there is no such field; the only one here is "pools", with the name of each pool below it'
+        raise InvalidInput(str(unknown[0]), REDACTED, remedy)
     pools = document.get("pools")
     if not isinstance(pools, Mapping) or not pools:
         raise InvalidInput("pools", pools, "give at least one pool: its name, and below it provider, max and so on")
@@ -110,7 +112,7 @@ def _named(name: object, raw: object) -> PoolToSet:
 
 def parse_pool(raw: Mapping[str, Any]) -> PoolToSet:
     """Parse one pool. Raises InvalidInput: the first fault, by the name of its field."""
-    refuse_unknown(raw, WrittenPool, {})
+    refuse_unknown(raw, WrittenPool, {}, other_fields.OF_POOLS)
     for field in _LISTS:
         if isinstance(raw.get(field), str | Mapping):
             raise InvalidInput(field, raw[field], "give a list, even for one entry: [...]")

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from fray_layouts import other_fields
 from fray_layouts.bounds import (
     MAX_JOB_ID,
     MAX_NAME,
@@ -200,7 +201,7 @@ def parse_spec(data: bytes | str | Mapping[str, Any]) -> JobSpec:
     """
     raw = _parsed(data)
     _refuse_other_spellings(raw)
-    refuse_unknown(raw, JobSpec, ALIASES)
+    refuse_unknown(raw, JobSpec, ALIASES, other_fields.OF_JOBS)
     return checked(read_struct(_normalized(raw), JobSpec, "spec"))
 
 

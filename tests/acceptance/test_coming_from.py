@@ -58,4 +58,4 @@ def test_the_commands_work(shell: Shell) -> None:
 
 @pytest.mark.parametrize("text", JOB_FILES)
 def test_the_job_files_are_understood(text: str) -> None:
-    assert len(read_jobs(text)) == 1
+    assert len(read_jobs(text, "job.yaml")) == 1

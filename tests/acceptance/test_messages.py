@@ -71,7 +71,7 @@ TYPED = [
     ),
     (
         "submit FILE '{name: a, entrypoint: {command: [ls]}, resources: {memory: 16}}'",
-        "resources.memory: 16 is not accepted; that is 16 bytes; write 16GB or 16MB",
+        "job.yaml: resources.memory: 16 is not accepted; that is 16 bytes; write 16GB or 16MB",
     ),
     (
         "agent --memory 8",
@@ -97,26 +97,68 @@ TYPED = [
     ),
     (
         "submit FILE 'command: python train.py'",
-        "command: '...' is not accepted; a program and its arguments are "
+        "job.yaml: command: '...' is not accepted; a program and its arguments are "
         '"entrypoint": {"command": ["sh", "-c", "..."]}',
     ),
     (
         "submit FILE '{name: train, entrypoint: python train.py}'",
-        "entrypoint: '...' is not accepted; a program and its arguments are "
+        "job.yaml: entrypoint: '...' is not accepted; a program and its arguments are "
         '"entrypoint": {"command": ["sh", "-c", "..."]}',
     ),
     (
         "submit FILE '{name: train, entrypoint: {command: [ls]}, resources: {cpus: 2}}'",
-        "resources.cpus: 2 is not accepted; there is no such field; did you mean cpu",
+        "job.yaml: resources.cpus: 2 is not accepted; there is no such field; did you mean cpu",
     ),
     (
         "submit FILE '{entrypoint: {command: [ls]}}'",
-        "name: None is not accepted; the field is missing and has no default; add it",
+        "job.yaml: name: None is not accepted; the field is missing and has no default; add it",
     ),
     (
         "submit FILE '{name: my job, entrypoint: {command: [ls]}}'",
-        "name: 'my job' is not accepted; use letters, digits, '-', '_' and '.', with a letter or digit at both ends "
-        "and without '..'",
+        "job.yaml: name: 'my job' is not accepted; use letters, digits, '-', '_' and '.', with a letter or digit at "
+        "both ends and without '..'",
+    ),
+    (
+        "submit FILE '{name: a, entrypoint: {command: [ls]}, schedule: \"@daily\"}'",
+        "job.yaml: schedule: '...' is not accepted; there is no such field; Fray has no schedules yet: let cron run "
+        "`fray submit` with this file",
+    ),
+    (
+        "submit FILE '{name: a, entrypoint: {command: [ls]}, depends_on: [b]}'",
+        "job.yaml: depends_on: '...' is not accepted; there is no such field; Fray has no order between jobs of files "
+        "yet: a job may launch the others and wait for each (cluster.launch, cluster.wait)",
+    ),
+    (
+        "submit FILE '{name: a, run: python train.py}'",
+        "job.yaml: run: '...' is not accepted; there is no such field; a line for a shell is \"entrypoint\": "
+        '{"command": ["sh", "-c", "..."]}',
+    ),
+    (
+        "submit FILE '{name: a, entrypoint: {command: [ls]}, resources: {accelerators: h100}}'",
+        "job.yaml: resources.accelerators: '...' is not accepted; there is no such field; it is device: {kind: gpu, "
+        "variant: h100, count: 8}",
+    ),
+    (
+        "submit FILE '{name: a, entrypoint: {command: [ls]}, cpu: 4}'",
+        "job.yaml: cpu: 4 is not accepted; there is no such field; it stands below resources: resources: {cpu: ...}",
+    ),
+    (
+        "submit FILE 'name: a\nentrypoint: {command: [ls]}\nname: b\n'",
+        "job.yaml: name: '...' is not accepted; it is there twice, in line 1 and in line 3; keep one of them",
+    ),
+    (
+        'submit FILE \'{"name": "a", "entrypoint": {"command": ["ls"], "command": ["id"]}}\'',
+        "job.yaml: command: '...' is not accepted; it is there twice in one object; keep one of them",
+    ),
+    (
+        "submit FILE 'name: a\nentrypoint:\n\tcommand: [ls]\n'",
+        "job.yaml, line 3, column 1: '...' is not accepted; it is not YAML: indent with blanks: YAML allows no tabs "
+        "there",
+    ),
+    (
+        "submit FILE 'name: a: b\n'",
+        "job.yaml, line 1, column 8: '...' is not accepted; it is not YAML: put text that holds ': ' in "
+        "quotes, and indent all fields of an object alike",
     ),
 ]
 """What is typed where there is no cluster. After FILE comes what it holds."""

@@ -425,7 +425,7 @@ READERS = [
 OWN = [
     Reader(
         "job file",
-        lambda data: read_jobs(data.decode(errors="replace")),
+        lambda data: read_jobs(data.decode(errors="replace"), "job.yaml"),
         (InvalidInput,),
         b"name: train\nentrypoint:\n  command: [python, train.py]\n",
     ),

@@ -331,24 +331,42 @@ A_JOB = {"name": "a", "entrypoint": {"command": ["true"]}}
     ],
 )
 def test_jobs_are_read_from_json_and_yaml(text: str, names: list[str]) -> None:
-    assert [job.spec.name for job in read_jobs(text)] == names
+    assert [job.spec.name for job in read_jobs(text, "jobs.yaml")] == names
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "neither JSON .* nor YAML"),
+        ("{", r"^jobs\.yaml, line 1, column 2: .* it is not YAML"),
         ("", "it has no job"),
         ("[]", "it has no job"),
-        ("just words", "job 1: 'just words'"),
+        ("just words", r"^jobs\.yaml: job: .* write an object"),
         ('{"name": "a"}', "entrypoint: None .*missing"),
-        (json.dumps([A_JOB, {**A_JOB, "cpus": 3}]), "job 2: cpus: 3 .*no such field"),
+        (json.dumps([A_JOB, {**A_JOB, "cpus": 3}]), r"^jobs\.yaml: job 2: cpus: 3 .*no such field"),
         (json.dumps({**A_JOB, "resources": {"cpu": -1}}), r"resources\.cpu: -1"),
     ],
 )
 def test_a_file_without_a_job_is_refused(text: str, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
-        read_jobs(text)
+        read_jobs(text, "jobs.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"name": "a",\n "entrypoint": }', r"^job\.json, line 2, column 16: .* it is not JSON"),
+        ('[{"name": "a", "name": "b"}]', r"^job\.json: name: .* twice"),
+        ("", r"^job\.json.* it is not JSON"),
+    ],
+)
+def test_a_wrong_file_of_json_is_named_with_its_line(text: str, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        read_jobs(text, "job.json")
+
+
+def test_keys_of_merged_objects_are_not_there_twice() -> None:
+    text = "- &a {name: a, entrypoint: &e {command: [ls]}}\n- {<<: *a, name: b}\n- {<<: *a, entrypoint: {<<: *e}}\n"
+    assert [job.spec.name for job in read_jobs(text, "jobs.yaml")] == ["a", "b", "a"]
 
 
 def test_costs_follow_the_settings() -> None:

@@ -187,7 +187,12 @@ def test_environments_of_a_file_are_stored_with_their_project(shell: Shell) -> N
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("pools: [", "it is not YAML"),
+        ("pools: [", "fray.yaml, line 1, column 9: '...' is not accepted; it is not YAML"),
+        (
+            "pools:\n  a: {provider: local}\n  a: {provider: local}",
+            "fray.yaml: a: '...' is not accepted; it is there twice",
+        ),
+        ("pools: {a: {provider: local, idle_timeout: 5m}}", "no such field; it is idle_seconds"),
         (
             "pools: {a: {provider: local, mix: 3}}",
             "pools.a.mix: 3 is not accepted; there is no such field; did you mean",

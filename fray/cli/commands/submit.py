@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,8 +12,9 @@ import click
 from fray.cli import output
 from fray.cli.app import App, as_command
 from fray.cli.options import chosen_workspace, print_stored, workspace_options
-from fray_layouts.errors import InvalidInput, Malformed
-from fray_layouts.parsing import parse_json
+from fray.written_files import naming, read_documents
+from fray_layouts.errors import InvalidInput
+from fray_layouts.parsing import REDACTED
 
 if TYPE_CHECKING:
     from fray.workspace.choice import WorkspaceChoice
@@ -32,7 +34,10 @@ def command(app: App, file: str, workspace: str | None, no_workspace: bool) -> N
     from fray.cluster.launching import submit_from_command
 
     otherwise = chosen_workspace(workspace, no_workspace)
-    jobs = read_jobs(sys.stdin.read() if file == "-" else Path(file).read_text(errors="replace"))
+    if file == "-":
+        jobs = read_jobs(sys.stdin.read(), "standard input")
+    else:
+        jobs = read_jobs(Path(file).read_text(errors="replace"), file)
     folder = Path() if file == "-" else Path(file).parent
     specs = [job.spec for job in jobs]
     choices = [_workspace_of(job, folder, otherwise) for job in jobs]
@@ -48,24 +53,23 @@ class WrittenJob(NamedTuple):
     folder: str | None
 
 
-def read_jobs(text: str) -> list[WrittenJob]:
-    """Parse and check the jobs in a text. Raises InvalidInput, which names the job if there are several."""
-    documents = _documents(text)
+def read_jobs(text: str, file: str) -> list[WrittenJob]:
+    """Parse and check the jobs in a file's text. Raises InvalidInput, which names the file and the job."""
+    documents = read_documents(text, file)
+    written = [job for document in documents for job in (document if isinstance(document, list) else [document])]
     jobs = []
-    for number, document in enumerate(documents, 1):
-        if not isinstance(document, dict):
-            raise InvalidInput(f"job {number}", document, "write an object with at least name and entrypoint")
-        try:
-            jobs.append(_read_job(document))
-        except InvalidInput as error:
-            where = f"job {number}: " if len(documents) > 1 else ""
-            raise InvalidInput(f"{where}{error.field}", error.value, error.remedy) from None
-    if not jobs:
-        raise InvalidInput("file", text[:100], "it has no job; write at least one")
+    with naming(file):
+        if not written:
+            raise InvalidInput("jobs", None, "it has no job; write at least one")
+        for number, document in enumerate(written, 1):
+            with naming(f"job {number}") if len(written) > 1 else nullcontext():
+                jobs.append(_read_job(document))
     return jobs
 
 
-def _read_job(document: dict[str, Any]) -> WrittenJob:
+def _read_job(document: Any) -> WrittenJob:
+    if not isinstance(document, dict):
+        raise InvalidInput("job", REDACTED, "write an object with at least name and entrypoint")
     environment = document.get("environment")
     if not isinstance(environment, dict) or "workspace" not in environment:
         return WrittenJob(_checked_spec(document), None)
@@ -89,21 +93,3 @@ def _workspace_of(job: WrittenJob, base: Path, otherwise: WorkspaceChoice | None
     from fray.workspace.choice import named_workspace
 
     return otherwise if job.folder is None else named_workspace(job.folder, base)
-
-
-def _documents(text: str) -> list[Any]:
-    try:
-        documents = [parse_json(text)]
-    except Malformed as not_json:
-        documents = _yaml(text, not_json)
-    return [job for document in documents for job in (document if isinstance(document, list) else [document])]
-
-
-def _yaml(text: str, not_json: Malformed) -> list[Any]:
-    import yaml
-
-    try:
-        return [document for document in yaml.safe_load_all(text) if document is not None]
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # yaml's conversion of numbers raises the last two
-        why = f"neither JSON ({not_json}) nor YAML ({' '.join(str(error).split())})"
-        raise InvalidInput("file", text[:100], f"write jobs in JSON or YAML; it is {why}") from None
