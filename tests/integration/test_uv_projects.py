@@ -20,6 +20,12 @@ FILES = {
         name = "crop"
         version = "0.3.1"
 
+        [project.scripts]
+        crop-train = "crop.train:main"
+
+        [project.entry-points."crop.fields"]
+        wheat = "crop.train:Model"
+
         [build-system]
         requires = ["hatchling"]
         build-backend = "hatchling.build"
@@ -30,6 +36,7 @@ FILES = {
     "src/crop/__init__.py": "",
     "src/crop/train.py": """
         import os
+        import sys
 
 
         class Model:
@@ -39,6 +46,13 @@ FILES = {
 
         def train(steps):
             return 2 * steps, os.environ.get("FIELD", "")
+
+
+        def main():
+            from importlib.metadata import entry_points, version
+
+            [field] = entry_points(group="crop.fields")
+            print(version("crop"), field.name, field.load() is Model, sys.argv[1:])
 
 
         if __name__ == "__main__":
@@ -109,3 +123,8 @@ def test_jobs_pools_actors_and_commands_get_the_project_and_the_default_environm
         "actor (10, 'wheat')",
     ]
     assert run(project, "-m", "fray", "run", "--", "python", "-m", "crop.train") == "trained 6 \n"
+    said = run(project, "-m", "fray", "run", "--", "crop-train", "--steps", "3")
+    assert said == "0.3.1 wheat True ['--steps', '3']\n"
+    line = (project / "src/crop/train.py").read_text().replace("version(", '"changed", version(')
+    (project / "src/crop/train.py").write_text(line)
+    assert run(project, "-m", "fray", "run", "--", "crop-train").startswith("changed 0.3.1 ")

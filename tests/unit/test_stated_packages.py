@@ -121,6 +121,21 @@ def test_a_project_of_an_odd_form_is_left_to_uv(text: str, tmp_path: Path) -> No
     assert stated(tmp_path, "pyproject.toml", pyproject__toml=text).commands
 
 
+@pytest.mark.parametrize("stating", ["uv.lock", "requirements.txt", "pyproject.toml"])
+def test_a_package_is_installed_without_its_modules_and_its_scripts_decide_the_environment(
+    stating: str, tmp_path: Path
+) -> None:
+    text = '[project]\nname = "p"\nversion = "1"\nscripts = {run = "p:main"}\n'
+    files = {"uv__lock": "", "requirements__txt": "", "pyproject__toml": text}
+    assert stated(tmp_path, stating, **files).project is None
+    files["pyproject__toml"] += "[build-system]\n"
+    found = stated(tmp_path, stating, **files)
+    assert found.project is not None
+    assert list(found.project.scripts) == ["run"]
+    changed = {**files, "pyproject__toml": files["pyproject__toml"].replace("p:main", "p:other")}
+    assert stated(tmp_path, stating, **changed).stated != found.stated
+
+
 def test_requirements_that_include_one_another_end(tmp_path: Path) -> None:
     found = stated(tmp_path, "requirements.txt", requirements__txt="-r a.txt", a__txt="-r ./requirements.txt\nx")
     assert found.stated == {"requirements": {"requirements.txt": "-r a.txt", "a.txt": "-r ./requirements.txt\nx"}}

@@ -11,11 +11,12 @@ import os
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from fray_agents.environments.cache import EnvironmentFailed
+from fray_agents.environments.project_metadata import InstalledProject, installed_project
 from fray_layouts.spec import EnvironmentSpec
 
 MAX_STATED_BYTES = 32 * 1024**2
@@ -49,6 +50,7 @@ class Packages:
         of_project: a project states them; otherwise they are added to the agent's own packages.
         needs_folder: local code is built too, so the key includes the whole workspace, and uv gets a copy of it.
         has_project: the project itself is installed, because it has compiled parts.
+        project: what is installed of a project that runs from its workspace; None if it is no package.
     """
 
     stated: Mapping[str, object]
@@ -56,6 +58,7 @@ class Packages:
     of_project: bool
     needs_folder: bool = False
     has_project: bool = False
+    project: InstalledProject | None = None
 
 
 def read_packages(environment: EnvironmentSpec, folder: Path | None) -> Packages:
@@ -77,9 +80,15 @@ def read_packages(environment: EnvironmentSpec, folder: Path | None) -> Packages
         on_top = environment.pip_packages
         return Packages({}, _on_top(on_top), of_project=False, needs_folder=folder is not None and _any_local(on_top))
     if stating == "requirements.txt":
-        return _of_requirements(environment, folder)
-    project = _read_toml(folder, "pyproject.toml")
-    return (_of_lock if stating == "uv.lock" else _of_project)(environment, folder, project)
+        found = _of_requirements(environment, folder)
+        project = _read_toml(folder, "pyproject.toml") if (folder / "pyproject.toml").is_file() else {}
+    else:
+        project = _read_toml(folder, "pyproject.toml")
+        found = (_of_lock if stating == "uv.lock" else _of_project)(environment, folder, project)
+    installed = None if found.has_project else installed_project(folder, project)
+    if installed is None:
+        return found
+    return replace(found, project=installed, stated={**found.stated, "installed": asdict(installed)})
 
 
 def _on_top(requirements: list[str]) -> list[list[str]]:

@@ -204,6 +204,8 @@ class _Build:
             )
         site = venv / "lib" / f"python{self.python}" / "site-packages"
         (site / "fray_agent.pth").write_text(own.configuration, encoding="utf-8")
+        if self.packages.project is not None:
+            await in_file_thread(self.packages.project.install, site, venv / "bin")
         if self.packages.needs_folder:
             await in_file_thread(shutil.rmtree, directory / _PROJECT, ignore_errors=True)
 
