@@ -15,6 +15,7 @@ class EnvironmentConfig:
 
     Attributes:
         extras: extras of the project in the workspace; they are installed with its packages.
+        groups: dependency groups of the project (`[dependency-groups]`), such as "dev"; they are installed too.
         pip_packages: requirements that are installed in addition, such as "numpy>=2".
         env_vars: environment variables; they override the host's own.
         workspace: the folder of code that the job brings; the job starts in a copy of it. "auto": the project of the
@@ -36,6 +37,7 @@ class EnvironmentConfig:
     workspace: str | None = None
     docker_image: str | None = None
     secret_env_vars: Mapping[str, str] = field(default_factory=dict, repr=False)
+    groups: Sequence[str] = ()
     secrets: InitVar[Mapping[str, str] | None] = None
 
     def __post_init__(self, secrets: Mapping[str, str] | None) -> None:
@@ -43,7 +45,7 @@ class EnvironmentConfig:
             raise InvalidInput("environment.secrets", "...", "it is the same as secret_env_vars; give one of them")
         if secrets:
             vars(self).update(secret_env_vars=secrets)
-        for name in ("extras", "pip_packages"):
+        for name in ("extras", "groups", "pip_packages"):
             if isinstance(getattr(self, name), (str, Mapping)):
                 raise InvalidInput(f"environment.{name}", "...", "give a list of strings; variables are env_vars=")
         for name in ("env_vars", "secret_env_vars"):
@@ -59,9 +61,11 @@ class EnvironmentConfig:
         workspace: str | None = None,
         docker_image: str | None = None,
         secret_env_vars: Mapping[str, str] | None = None,
+        groups: Sequence[str] | None = None,
     ) -> EnvironmentConfig:
         """Make a config from arguments of which None means "not given". They are named as the attributes."""
-        return cls(extras or (), pip_packages or (), env_vars or {}, workspace, docker_image, secret_env_vars or {})
+        packages, variables = (extras or (), pip_packages or ()), env_vars or {}
+        return cls(*packages, variables, workspace, docker_image, secret_env_vars or {}, groups or ())
 
 
 _TRAINING_DEFAULTS = {"HF_DATASETS_TRUST_REMOTE_CODE": "1", "TOKENIZERS_PARALLELISM": "false"}

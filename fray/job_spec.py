@@ -221,6 +221,7 @@ def _environment(environment: EnvironmentConfig) -> dict[str, Any]:
         "env_vars": dict(environment.env_vars),
         "secret_env_vars": dict(environment.secret_env_vars),
         "extras": list(environment.extras),
+        "groups": list(environment.groups),
         "pip_packages": list(environment.pip_packages),
         "docker_image": environment.docker_image,
     }

@@ -122,6 +122,7 @@ OF_FIELDS = {
         lambda given: variables("--secret", given),
     ),
     "environment.extras": _many("--extra", "NAME", "An extra of the project, to install with its packages."),
+    "environment.groups": _many("--group", "NAME", "A dependency group of the project, such as dev, to install too."),
     "environment.pip_packages": _many("--with", "PACKAGE", "A requirement to install on top."),
     "environment.python": _one("--python", "Versions of Python that will do, such as '>=3.11'.", "VERSIONS"),
     "environment.docker_image": _one("--image", "Container image that the job runs in."),

@@ -362,8 +362,9 @@ def _workspace(environment: EnvironmentSpec) -> str:
 def _packages(environment: EnvironmentSpec) -> str:
     stated = environment.workspace.dependencies if environment.workspace is not None else ""
     extras = f"extras {', '.join(environment.extras)}" if environment.extras else ""
+    groups = f"groups {', '.join(environment.groups)}" if environment.groups else ""
     python = f"Python {environment.python}" if environment.python else ""
-    return ", ".join(filter(None, [stated, extras, *environment.pip_packages, python]))
+    return ", ".join(filter(None, [stated, extras, groups, *environment.pip_packages, python]))
 
 
 def _environment(spec: JobSpec) -> str:

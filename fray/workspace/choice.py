@@ -144,6 +144,7 @@ def inherited(child: EnvironmentSpec, parent: EnvironmentSpec) -> EnvironmentSpe
         child,
         workspace=child.workspace or parent.workspace,
         extras=child.extras or parent.extras,
+        groups=child.groups or parent.groups,
         pip_packages=child.pip_packages or parent.pip_packages,
         python=child.python or parent.python,
         docker_image=child.docker_image or parent.docker_image,

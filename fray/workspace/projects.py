@@ -149,7 +149,11 @@ def _tables(data: bytes, file: Path) -> dict[str, dict[str, Any]]:
 def _states_packages(pyproject: Mapping[str, Mapping[str, Any]]) -> bool:
     """Whether a project has anything to install. A file with only the settings of tools has not."""
     project, tools = pyproject.get("project", {}), pyproject.get("tool", {})
-    if "build-system" in pyproject or any(project.get(key) for key in ("dependencies", "optional-dependencies")):
+    if (
+        "build-system" in pyproject
+        or pyproject.get("dependency-groups")
+        or any(project.get(key) for key in ("dependencies", "optional-dependencies"))
+    ):
         return True
     listings = (project.get("dynamic"), tools.get("poetry"))
     return any(isinstance(names, list | dict) and "dependencies" in names for names in listings)

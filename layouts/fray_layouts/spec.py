@@ -162,6 +162,7 @@ class EnvironmentSpec(SpecPart, kw_only=True):
         secret_env_vars: variables whose values no command ever shows.
         workspace: code that the job brings; each attempt starts in its own copy.
         extras: extras of the workspace's project that are installed with its packages.
+        groups: dependency groups of its pyproject.toml that are installed too, such as "dev".
         pip_packages: requirements that are installed on top.
         python: the acceptable versions of Python, as a PEP 440 specifier such as ">=3.11"; "" for any.
         docker_image: the container image that the job runs in; "" runs it on the host.
@@ -171,6 +172,7 @@ class EnvironmentSpec(SpecPart, kw_only=True):
     secret_env_vars: dict[str, str] = {}
     workspace: WorkspaceSpec | None = None
     extras: list[str] = []
+    groups: list[str] = []
     pip_packages: list[str] = []
     python: Annotated[str, Meta(max_length=MAX_NAME)] = ""
     docker_image: Annotated[str, Meta(max_length=MAX_IMAGE)] = ""
@@ -179,7 +181,7 @@ class EnvironmentSpec(SpecPart, kw_only=True):
 def needs_environment(environment: EnvironmentSpec) -> bool:
     """Whether the job needs packages that its agent must install."""
     stated = environment.workspace is not None and bool(environment.workspace.dependencies)
-    return stated or bool(environment.extras or environment.pip_packages)
+    return stated or bool(environment.extras or environment.groups or environment.pip_packages)
 
 
 def blobs_of(spec: JobSpec) -> list[str]:

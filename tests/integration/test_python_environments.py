@@ -145,6 +145,20 @@ async def test_requirements_are_followed_into_the_files_that_they_include(cache:
         assert found.python != first
 
 
+async def test_dependency_groups_are_installed_if_asked_for(cache: HostCache, project: Path) -> None:
+    groups = '[dependency-groups]\ndev = ["beta", {include-group = "small"}]\nsmall = ["cloudpickle"]\n'
+    (project / "pyproject.toml").write_text(PROJECT + groups)
+    async with held(cache, job("pyproject.toml"), project) as found:
+        assert "beta" not in run(found, PACKAGES)
+    async with held(cache, job("pyproject.toml", groups=["dev"]), project) as found:
+        assert run(found, PACKAGES).keys() >= {"alpha", "beta", "cloudpickle"}
+    uv = find_uv()
+    assert uv is not None
+    await run_uv(uv, ["lock"], BuildLog(), cwd=project)
+    async with held(cache, job("uv.lock", groups=["small"]), project) as found:
+        assert run(found, PACKAGES).keys() == {"alpha", "cloudpickle"}
+
+
 async def test_without_a_project_packages_come_on_top_of_the_agents_own(cache: HostCache) -> None:
     async with held(cache, job(pip_packages=["alpha"])) as found:
         code = "import alpha, pytest, fray; out = [alpha.VERSION, fray.__file__]"
@@ -220,6 +234,7 @@ async def test_a_project_with_compiled_parts_is_built_for_each_workspace(
             {"extras": ["more"], "pip_packages": ["alpha"]},
             r"extras \(more\) need a uv.lock or pyproject.toml, but nothing states the packages",
         ),
+        ({"groups": ["dev"]}, r"groups \(dev\) need a uv.lock or pyproject.toml, but nothing states the packages"),
         ({"python": "==3.99.*"}, rf"==3\.99\.\* wanted, {OWN_PYTHON}.* here.*; install Python ==3\.99\.\* and uv"),
     ],
 )

@@ -170,7 +170,7 @@ def test_every_field_of_a_job_has_an_option_or_a_reason() -> None:
 EVERY_OPTION = (
     "run --name n --id i --cpu 2 --hard-cpu --memory 2GB --disk 3GB --gpus a100:2 --or h100 --replicas 2 --spread "
     "--same zone --pool p --no-preemptible --region r --region s --zone z --label disk=ssd --env A=1 --secret B=2 "
-    "--extra e --with w --python >=3.11 --image t/i:1 --port http --output out/** --log-limit 2GB "
+    "--extra e --group dev --with w --python >=3.11 --image t/i:1 --port http --output out/** --log-limit 2GB "
     "--health-check 8080/up,interval=5s,failures=2 --retries 1 --preemption-retries 2 --timeout 10m "
     "--pending-timeout 1h --grace 20 --outage stop --priority 7 --namespace space --user me --parent job-1 --detached "
     "-- train --lr 1"

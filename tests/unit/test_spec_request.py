@@ -49,7 +49,7 @@ def test_every_field_reaches_the_spec() -> None:
             name="train",
             entrypoint=Entrypoint.from_binary("python", ["train.py", "--fast"]),
             resources=ResourceConfig(cpu=2.5, ram="1GiB", disk="2g", device=GpuConfig("h100", 8), preemptible=False),
-            environment=EnvironmentConfig(["tpu"], ["numpy"], {"A": "1"}, None, "team/train:7", {"B": "2"}),
+            environment=EnvironmentConfig(["tpu"], ["numpy"], {"A": "1"}, None, "team/train:7", {"B": "2"}, ["dev"]),
             max_retries_failure=3,
             max_retries_preemption=4,
             timeout="5s",
@@ -77,6 +77,7 @@ def test_every_field_reaches_the_spec() -> None:
     )
     assert not spec.resources.preemptible
     assert (spec.environment.env_vars, spec.environment.secret_env_vars) == ({"A": "1"}, {"B": "2"})
+    assert spec.environment.groups == ["dev"]
     packages = (spec.environment.extras, spec.environment.pip_packages, spec.environment.docker_image)
     assert packages == (["tpu"], ["numpy"], "team/train:7")
     plain = ("max_retries_failure", "max_retries_preemption", "timeout", "pending_timeout", "grace", "priority")

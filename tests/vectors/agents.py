@@ -79,6 +79,7 @@ def _by_spec() -> dict[str, Any]:
         "image": ({"environment": {"docker_image": "a:1"}}, [{"software": FULL}, {"software": BARE}]),
         "packages": ({"environment": {"pip_packages": ["a"]}}, [{"software": FULL}, {"software": BARE}]),
         "extras": ({"environment": {"extras": ["a"]}}, [{"software": FULL}, {"software": BARE}]),
+        "groups": ({"environment": {"groups": ["a"]}}, [{"software": FULL}, {"software": BARE}]),
         "workspace with dependencies": (
             {"environment": {"workspace": {**WORKSPACE, "dependencies": "uv.lock"}}},
             [{"software": FULL}, {"software": BARE}],

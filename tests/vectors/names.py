@@ -76,7 +76,7 @@ def _job_ids() -> File:
 def _pending() -> File:
     specs: dict[str, dict[str, Any]] = {
         "by default": {},
-        "cores are rounded up, sizes down": {"resources": {"cpu": 0.0015, "memory": 2_097_151, "disk": 1_048_575}},
+        "cores are rounded up, sizes down": {"resources": {"cpu": 0.0015, "memory": 2_097_151, "disk": 3_145_727}},
         "priority": {"priority": -500, "pool": "big"},
         "an accelerator": {"resources": {"cpu": 4, "device": {"kind": "gpu", "variant": "H100", "count": 8}}},
         "a part of a GPU": {"resources": {"device": {"kind": "gpu", "count": 0.125}}},

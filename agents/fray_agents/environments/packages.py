@@ -71,11 +71,12 @@ def read_packages(environment: EnvironmentSpec, folder: Path | None) -> Packages
         EnvironmentFailed: the files of its project cannot be read, or contradict one another.
     """
     stating = environment.workspace.dependencies if environment.workspace is not None else ""
-    if environment.extras and stating not in ("uv.lock", "pyproject.toml"):
-        wanted = ", ".join(environment.extras)
-        raise EnvironmentFailed(
-            f"extras ({wanted}) need a uv.lock or pyproject.toml, but {stating or 'nothing'} states the packages"
-        )
+    for what, names in (("extras", environment.extras), ("groups", environment.groups)):
+        if names and stating not in ("uv.lock", "pyproject.toml"):
+            raise EnvironmentFailed(
+                f"{what} ({', '.join(names)}) need a uv.lock or pyproject.toml, but {stating or 'nothing'} states the "
+                "packages"
+            )
     if folder is None or not stating:
         on_top = environment.pip_packages
         return Packages({}, _on_top(on_top), of_project=False, needs_folder=folder is not None and _any_local(on_top))
@@ -96,7 +97,11 @@ def _on_top(requirements: list[str]) -> list[list[str]]:
 
 
 def _extra_options(environment: EnvironmentSpec) -> list[str]:
-    return [f"--extra={extra}" for extra in environment.extras]
+    return [*(f"--extra={extra}" for extra in environment.extras), *_group_options(environment)]
+
+
+def _group_options(environment: EnvironmentSpec) -> list[str]:
+    return [f"--group={group}" for group in environment.groups]
 
 
 def _of_lock(environment: EnvironmentSpec, folder: Path, project: dict[str, Any]) -> Packages:
@@ -124,7 +129,11 @@ def _of_project(environment: EnvironmentSpec, folder: Path, project: dict[str, A
         or _any_local(environment.pip_packages)
     )
     extras = f"[{','.join(environment.extras)}]" if environment.extras else ""
-    wanted = ["--", f"./{extras}"] if compiled else ["-r", "pyproject.toml", *_extra_options(environment), "--"]
+    wanted = (
+        [*_group_options(environment), "--", f"./{extras}"]
+        if compiled
+        else ["-r", "pyproject.toml", *_extra_options(environment), "--"]
+    )
     command = ["pip", "install", *["--no-editable"] * needs_folder, *wanted, *environment.pip_packages]
     return Packages({"project": _stated_in(project)}, [command], True, needs_folder, compiled)
 
@@ -215,6 +224,7 @@ def _stated_in(project: dict[str, Any]) -> dict[str, object]:
     return {
         "project": {name: table[name] for name in _BUILD_FIELDS if name in table},
         "build-system": project.get("build-system"),
+        "groups": project.get("dependency-groups"),
         "uv": _table(project, "tool").get("uv"),
     }
 

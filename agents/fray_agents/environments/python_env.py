@@ -175,6 +175,7 @@ class _Build:
             "own": own.key,
             "stated": self.packages.stated,
             "extras": environment.extras,
+            "groups": environment.groups,
             "pip_packages": environment.pip_packages,
             "workspace": environment.workspace.blob.rpartition("/")[2]
             if environment.workspace is not None and self.packages.needs_folder

@@ -91,8 +91,8 @@ export function shape(spec) {
   return amounts + Object.keys(flags).filter((letter) => flags[letter]).join("") + deviceShape(device);
 }
 
-function hasPackages({ environment: { workspace, extras = [], pip_packages = [] } = {} }) {
-  return Boolean(workspace?.dependencies) || extras.length + pip_packages.length > 0;
+function hasPackages({ environment: { workspace, extras = [], groups = [], pip_packages = [] } = {} }) {
+  return Boolean(workspace?.dependencies) || extras.length + groups.length + pip_packages.length > 0;
 }
 
 function deviceShape(device) {

@@ -39,7 +39,7 @@ def submission(request: JobRequest) -> dict[str, Any]:
     from iris.cluster.types import CoschedulingConfig
 
     spec = to_spec(request)
-    check_unsupported(spec, _UNSUPPORTED, _UNSUPPORTED_RESOURCES, {})
+    check_unsupported(spec, _UNSUPPORTED, _UNSUPPORTED_RESOURCES, {"groups": "Iris installs extras; make it one"})
     if request.environment is not None and request.environment.workspace:
         remedy = "on Iris all jobs of a client share one: FrayIrisClient(controller, workspace=PATH)"
         raise InvalidInput("environment.workspace", request.environment.workspace, remedy)

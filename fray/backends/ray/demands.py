@@ -45,6 +45,7 @@ _RESOURCES = {
 _ENVIRONMENT = {
     "docker_image": "Ray's nodes run in the image that the cluster was started with; leave it out",
     "extras": "Ray does not install projects; name the packages in pip_packages",
+    "groups": "Ray does not install projects; name the packages in pip_packages",
 }
 _JOB = {
     "pool": "a Ray cluster is one pool; leave it out",

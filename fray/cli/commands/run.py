@@ -146,7 +146,7 @@ def _refuse_on_private_cluster(detach: bool, options: dict[str, Any]) -> None:
     """Raise UsageError for options that need a permanent cluster, or agents that prepare workspaces and packages."""
     if detach:
         raise click.UsageError("a private cluster ends with this command; give --root ROOT to leave a job running")
-    for name in ("workspace", "extra", "with", "image", "python"):
+    for name in ("workspace", "extra", "group", "with", "image", "python"):
         if options[name]:
             raise click.UsageError(
                 f"a private cluster runs in this folder, with the packages that are installed here; "
