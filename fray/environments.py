@@ -6,9 +6,19 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
 
+from fray.call_forms import says_form
 from fray_layouts.errors import InvalidInput
 
 
+@says_form(
+    'EnvironmentConfig(env_vars={"NAME": "value"}, pip_packages=["numpy"])',
+    {
+        **dict.fromkeys(("env", "envs", "variables"), "it is env_vars={...}"),
+        **dict.fromkeys(("pip", "packages", "requirements"), "it is pip_packages=[...]"),
+        **dict.fromkeys(("working_dir", "workdir"), "it is workspace, a folder"),
+        "image": "it is docker_image",
+    },
+)
 @dataclass(frozen=True)
 class EnvironmentConfig:
     """The environment of a job's processes. A private cluster uses only the variables.

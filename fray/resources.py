@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypedDict, TypeVar, Unpack
 
+from fray.call_forms import says_form
 from fray.device_flops import known_flops
 from fray_layouts.errors import InvalidInput
 from fray_layouts.topology import get_tpu_topology
@@ -172,6 +173,18 @@ def _set_fields(config: object, **values: object) -> None:
 DeviceConfig = CpuConfig | GpuConfig | TpuConfig
 
 
+_WITH_GPU = 'it is device=GpuConfig("h100", count=8), or write ResourceConfig.with_gpu("h100", count=8)'
+_ELSEWHERE = {
+    **dict.fromkeys(("gpus", "gpu", "num_gpus", "gpu_type", "accelerator", "accelerators"), _WITH_GPU),
+    **dict.fromkeys(("tpu", "tpus", "tpu_type"), 'write ResourceConfig.with_tpu("v5litepod-16")'),
+    **dict.fromkeys(("cpus", "num_cpus", "cores"), "it is cpu, the number of cores"),
+    **dict.fromkeys(("mem", "memory_gb"), 'it is memory, such as "16GB"'),
+    **dict.fromkeys(("spot", "use_spot"), "it is preemptible"),
+}
+"""Arguments that other systems have, and what they are in a `ResourceConfig`."""
+
+
+@says_form('ResourceConfig(cpu=4, memory="16GB", device=GpuConfig("h100", count=2))', _ELSEWHERE)
 @dataclass(frozen=True, init=False)
 class ResourceConfig:
     """The resources that one replica of a job needs of a host while it runs. It is immutable and compared by value.

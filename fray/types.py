@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NewType
 
+from fray.call_forms import says_form
 from fray.display import Shown, ShownTable
 from fray.entrypoints import BinaryEntrypoint, CallableEntrypoint, Entrypoint
 from fray.environments import EnvironmentConfig, create_environment
@@ -142,6 +143,27 @@ class HealthCheck:
     failures: int = 3
 
 
+_ELSEWHERE = {
+    **dict.fromkeys(("gpus", "gpu", "num_gpus"), 'it is resources=ResourceConfig.with_gpu("h100", count=8)'),
+    **dict.fromkeys(("tpu", "tpus", "tpu_type"), 'it is resources=ResourceConfig.with_tpu("v5litepod-16")'),
+    **dict.fromkeys(("cpus", "num_cpus"), "it is resources=ResourceConfig(cpu=...)"),
+    **dict.fromkeys(
+        ("args", "kwargs"), "it is entrypoint=Entrypoint.from_callable(function, args=(...), kwargs={...})"
+    ),
+    **dict.fromkeys(("fn", "function", "target"), "it is entrypoint=function"),
+    **dict.fromkeys(("command", "cmd"), "it is entrypoint=Entrypoint.from_binary(program, [...])"),
+    **dict.fromkeys(("env", "runtime_env"), "it is environment=EnvironmentConfig(env_vars={...})"),
+    "image": "it is environment=EnvironmentConfig(docker_image=...)",
+    **dict.fromkeys(("retries", "max_retries"), "it is max_retries_failure"),
+}
+"""Arguments that other systems have, and what they are in a `JobRequest`."""
+
+
+@says_form(
+    'JobRequest("name", Entrypoint.from_callable(function, args=(...)), ResourceConfig(cpu=2))',
+    _ELSEWHERE,
+    {"resources": ResourceConfig, "environment": EnvironmentConfig},
+)
 @dataclass(frozen=True)
 class JobRequest:
     """A request to launch a job.

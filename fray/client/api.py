@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
+from fray.call_forms import says_form
 from fray.cluster.api import Cluster
 from fray.cluster.job_handle import JobHandle
 from fray.errors import ActorNotFoundError, InvalidInput
@@ -52,6 +53,7 @@ class Client(Protocol):
             ParentNotRunning: the job named as `parent` is not running.
         """
 
+    @says_form('client.create_actor(Class, *args, name="name")')
     def create_actor(
         self,
         actor_class: type[T],
@@ -86,6 +88,7 @@ class Client(Protocol):
         request = actor_request(actor_class, args, kwargs, name, actor_config, resources, environment)
         return self._create_actors(request, 1).handles[0]
 
+    @says_form('client.create_actor_group(Class, *args, name="name", count=4)')
     def create_actor_group(
         self,
         actor_class: type[T],

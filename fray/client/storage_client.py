@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from fray.call_forms import says_form
 from fray.client.api import Client
 from fray.cluster.api import Cluster
-from fray.cluster.arguments import checked_request
+from fray.cluster.arguments import SUBMIT, checked_request
 from fray.cluster.current import storage_cluster
 from fray.cluster.job_handle import JobAlreadyExists, JobHandle
 from fray.cluster.storage import StorageCluster
@@ -43,6 +44,7 @@ class StorageClient(Client):
     def cluster(self) -> StorageCluster:
         return self._cluster
 
+    @says_form(SUBMIT)
     def submit(self, request: JobRequest, adopt_existing: bool = True) -> JobHandle:
         namespace = checked_request(request).namespace or self._cluster.namespace
         if request.id is not None:

@@ -9,6 +9,10 @@ from fray.types import BinaryEntrypoint, CallableEntrypoint, JobRequest
 from fray_layouts.errors import InvalidInput
 from fray_layouts.spec import JobSpec
 
+LAUNCH = 'cluster.launch(JobRequest("name", Entrypoint.from_callable(function, args=(...))))'
+SUBMIT = LAUNCH.replace("cluster.launch", "client.submit")
+"""The right forms of calls that launch a job."""
+
 
 def checked_request(given: object, field: str = "request") -> JobRequest:
     """Return the argument if it is a JobRequest. Raises InvalidInput if it is not."""

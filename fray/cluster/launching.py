@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from fray.call_forms import says_form
 from fray.cluster.agent_hints import HintSender
-from fray.cluster.arguments import checked_id, checked_request, checked_requests
+from fray.cluster.arguments import LAUNCH, checked_id, checked_request, checked_requests
 from fray.cluster.connected import ConnectedCluster
 from fray.cluster.current_job import CurrentJob, current_job_on, current_user
 from fray.cluster.placing import checked_config, checked_ttl, create_reservation, reservation_info
@@ -155,6 +156,7 @@ class LaunchingCluster(ConnectedCluster):
         self._hints = HintSender(lambda: self.keyring)
         self._router = ReservationRouter()
 
+    @says_form(LAUNCH)
     def launch(self, request: JobRequest) -> JobId:
         return self.launch_many([checked_request(request)])[0]
 

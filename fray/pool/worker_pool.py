@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Literal, ParamSpec, Self, TypeVar
 
 from fray import sync
+from fray.call_forms import says_form
 from fray.cluster.api import Cluster
 from fray.cluster.current import storage_cluster
 from fray.cluster.storage import StorageCluster
@@ -46,6 +47,10 @@ _RESIZE_PAUSE = 0.02
 """Least seconds between two checks while tasks are submitted, so that many submissions lead to one check."""
 
 
+@says_form(
+    "WorkerPool(cluster, num_workers=4, resources=ResourceConfig(cpu=1))",
+    parts={"resources": ResourceConfig, "environment": EnvironmentConfig},
+)
 class WorkerPool(Shown, Block):
     """A pool of workers, each a job of its own, that run functions.
 
@@ -235,6 +240,7 @@ class WorkerPool(Shown, Block):
         self._submit([TaskCall(function, (items[key],), {}, key, again=key in known) for key in missing])
         return [known[key] for key in items]
 
+    @says_form("pool.map(function, items); for several lists: pool.map(lambda both: function(*both), zip(xs, ys))")
     def map(self, fn: Callable[[S], T], items: Iterable[S]) -> list[TaskFuture[T]]:
         """Submit `fn(item)` for each item, and return the futures in the same order at once.
 

@@ -12,9 +12,10 @@ from fray.backends.iris.actor_host import PORT, serve_actor
 from fray.backends.iris.actors import IrisActorAddress, IrisActorGroup, IrisActorHandle
 from fray.backends.iris.cluster import IrisCluster
 from fray.backends.iris.connection import root_of
+from fray.call_forms import says_form
 from fray.client.api import Client
 from fray.cluster.api import Cluster
-from fray.cluster.arguments import checked_request
+from fray.cluster.arguments import SUBMIT, checked_request
 from fray.cluster.job_handle import JobAlreadyExists, JobHandle
 from fray.errors import InvalidInput
 from fray.types import ActorConfig, Entrypoint, JobId, JobRequest
@@ -55,6 +56,7 @@ class FrayIrisClient(Client):
     def cluster(self) -> IrisCluster:
         return self._cluster
 
+    @says_form(SUBMIT)
     def submit(self, request: JobRequest, adopt_existing: bool = True) -> JobHandle:
         from iris.client.client import JobAlreadyExists as NameInUse
 

@@ -14,7 +14,8 @@ from fray import sync
 from fray.backends.iris.connection import AUTO, connect
 from fray.backends.iris.requests import submission
 from fray.backends.without_storage import ClusterWithoutStorage
-from fray.cluster.arguments import checked_id, checked_request
+from fray.call_forms import says_form
+from fray.cluster.arguments import LAUNCH, checked_id, checked_request
 from fray.errors import NoResult
 from fray.items import Items, ThreadItems
 from fray.types import (
@@ -72,6 +73,7 @@ class IrisCluster(ClusterWithoutStorage):
         mine = get_job_info()
         return Namespace(str(mine.job_id.root_job if mine is not None else resolve_job_user(None)))
 
+    @says_form(LAUNCH)
     def launch(self, request: JobRequest) -> JobId:
         return self.submit(request, f"{checked_request(request).name}-{secrets.token_hex(4)}", adopt=False)
 

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from fray.backends.ray.actor_create import create_actors, end_owned, find_named_actor, host_actor
 from fray.backends.ray.connection import AUTO
 from fray.backends.ray.jobs import RayJobs
+from fray.call_forms import says_form
 from fray.client.api import Client
 from fray.cluster.api import Cluster
-from fray.cluster.arguments import checked_request
+from fray.cluster.arguments import SUBMIT, checked_request
 from fray.cluster.job_handle import JobAlreadyExists, JobHandle
 from fray.errors import InvalidInput
 from fray.types import ActorConfig, JobRequest
@@ -46,6 +47,7 @@ class RayClient(Client):
     def cluster(self) -> RayJobs:
         return self._cluster
 
+    @says_form(SUBMIT)
     def submit(self, request: JobRequest, adopt_existing: bool = True) -> JobHandle:
         job_id, found = self._cluster.submit_named(checked_request(request))
         handle = JobHandle(self._cluster, job_id)

@@ -12,7 +12,8 @@ from fray.backends.ray.controller import all_settled, controller
 from fray.backends.ray.demands import checked_spec, warn_if_too_large, without_call
 from fray.backends.ray.submission_api import with_workspace
 from fray.backends.without_storage import ClusterWithoutStorage
-from fray.cluster.arguments import checked_id, checked_request
+from fray.call_forms import says_form
+from fray.cluster.arguments import LAUNCH, checked_id, checked_request
 from fray.cluster.current_job import current_job_on, made_up_namespace
 from fray.cluster.job_info import decode_result, info_of, no_result, waited_infos
 from fray.cluster.launching import as_children
@@ -65,6 +66,7 @@ class RayJobs(ClusterWithoutStorage):
         address: str = connected(self.root).get_runtime_context().gcs_address
         return address
 
+    @says_form(LAUNCH)
     def launch(self, request: JobRequest) -> JobId:
         return self._submit(checked_request(request), by_name=False)[0]
 

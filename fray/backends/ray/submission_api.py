@@ -21,7 +21,8 @@ from msgspec.structs import replace
 from fray.backends.ray.connection import import_ray
 from fray.backends.ray.demands import checked_spec
 from fray.backends.without_storage import ClusterWithoutStorage
-from fray.cluster.arguments import checked_id, checked_request
+from fray.call_forms import says_form
+from fray.cluster.arguments import LAUNCH, checked_id, checked_request
 from fray.errors import JobNotFound, NoResult, Temporary
 from fray.items import Items, LoopItems
 from fray.types import JobId, JobInfo, JobRequest, JobStatus, Namespace
@@ -118,6 +119,7 @@ class RayCluster(ClusterWithoutStorage):
     def namespace(self) -> Namespace:
         return Namespace(self._namespace)
 
+    @says_form(LAUNCH)
     def launch(self, request: JobRequest) -> JobId:
         spec = checked_spec(checked_request(request), connected=False)
         job_id = JobIds.fresh(spec.name, time.time(), system_random().token())
