@@ -4,7 +4,8 @@ import os
 import re
 import sys
 import sysconfig
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from fnmatch import fnmatchcase
 from functools import lru_cache, partial
 from itertools import takewhile
 from pathlib import Path
@@ -38,13 +39,46 @@ class Project(NamedTuple):
 def find_project(place: Path) -> Path | None:
     """The top folder of the innermost project that contains `place`; None if it is in no project.
 
-    The home directory and the root never count as projects, because they contain all files of a user.
+    A member of a uv workspace is in the project of that workspace, whose lock covers it. The home directory and the
+    root never count as projects, because they contain all files of a user.
     """
     place = place.absolute()
     barred = (Path(os.path.expanduser("~")), Path(place.anchor))
     folders = list(takewhile(lambda folder: folder not in barred, (place, *place.parents)))
     tops = (folder for kind in _MARKERS for folder in folders if any((folder / marker).exists() for marker in kind))
-    return next(tops, None)
+    top = next(tops, None)
+    above = [] if top is None else [folder for folder in folders if folder in top.parents]
+    return next((folder for folder in above if top is not None and _has_member(folder, top)), top)
+
+
+def _has_member(folder: Path, project: Path) -> bool:
+    """Whether a folder is the top of a uv workspace in which the project is a member."""
+    file = folder / "pyproject.toml"
+    if not file.exists():
+        return False
+    try:
+        uv = _tables(_content(file), file).get("tool", {}).get("uv")
+    except InvalidInput:  # packing that folder would raise it; here it is only a parent
+        return False
+    workspace = uv.get("workspace") if isinstance(uv, dict) else None
+    settings = workspace if isinstance(workspace, dict) else {}
+
+    def named(setting: str) -> bool:
+        patterns = settings.get(setting)
+        relative = project.relative_to(folder)
+        texts = [pattern for pattern in patterns if isinstance(pattern, str)] if isinstance(patterns, list) else []
+        return any(_matches(relative.parts, pattern.strip("/").split("/")) for pattern in texts)
+
+    return named("members") and not named("exclude")
+
+
+def _matches(parts: Sequence[str], patterns: Sequence[str]) -> bool:
+    """Whether a path matches a pattern, in which ** stands for any number of folders."""
+    if not patterns:
+        return not parts
+    if patterns[0] == "**":
+        return any(_matches(parts[skipped:], patterns[1:]) for skipped in range(len(parts) + 1))
+    return bool(parts) and fnmatchcase(parts[0], patterns[0]) and _matches(parts[1:], patterns[1:])
 
 
 def read_project(folder: Path, names: Collection[str]) -> Project:

@@ -5,7 +5,7 @@ import subprocess
 import sys
 import sysconfig
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -78,21 +78,30 @@ FILES = {
 }
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
-    """The project, installed for editing in its own `.venv`, which also finds this test's packages."""
-    folder = tmp_path / "crop"
-    for name, text in FILES.items():
+def uv(folder: Path, *words: str) -> None:
+    """Run uv in a project, on the project's own `.venv`."""
+    program = find_uv()
+    assert program is not None
+    environ = {**os.environ, "VIRTUAL_ENV": str(folder / ".venv")}
+    subprocess.run([program, *words], cwd=folder, check=True, env=environ)
+
+
+def made(folder: Path, files: Mapping[str, str], *editable: str) -> Path:
+    """A project, with parts that are installed for editing in a `.venv`, which also finds this test's packages."""
+    for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(textwrap.dedent(text))
-    uv = find_uv()
-    assert uv is not None
-    subprocess.run([uv, "venv", "-q", "--python", sys.executable], cwd=folder, check=True)
+    uv(folder, "venv", "-q", "--python", sys.executable)
     [site] = (folder / ".venv/lib").glob("python*/site-packages")
     (site / "of_this_test.pth").write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n")
-    install = ["pip", "install", "-q", "--offline", "--no-build-isolation", "--no-deps", "-e", "."]
-    subprocess.run([uv, *install], cwd=folder, check=True, env={**os.environ, "VIRTUAL_ENV": str(folder / ".venv")})
+    parts = [word for part in editable for word in ("-e", part)]
+    uv(folder, "pip", "install", "-q", "--offline", "--no-build-isolation", "--no-deps", *parts)
     return folder
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    return made(tmp_path / "crop", FILES, ".")
 
 
 @pytest.fixture
@@ -106,10 +115,10 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         yield root
 
 
-def run(folder: Path, *words: str) -> str:
-    """The output of the project's Python; it must succeed."""
+def run(folder: Path, *words: str, place: str = ".") -> str:
+    """The output of the project's Python in a folder of it; it must succeed."""
     done = subprocess.run(
-        [folder / ".venv/bin/python", *words], cwd=folder, capture_output=True, text=True, timeout=PATIENCE
+        [folder / ".venv/bin/python", *words], cwd=folder / place, capture_output=True, text=True, timeout=PATIENCE
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -128,3 +137,58 @@ def test_jobs_pools_actors_and_commands_get_the_project_and_the_default_environm
     line = (project / "src/crop/train.py").read_text().replace("version(", '"changed", version(')
     (project / "src/crop/train.py").write_text(line)
     assert run(project, "-m", "fray", "run", "--", "crop-train").startswith("changed 0.3.1 ")
+
+
+MEMBER = """
+    [project]
+    name = "NAME"
+    version = "0.5"
+
+    [project.scripts]
+    run-NAME = "farm.NAME:main"
+
+    [build-system]
+    requires = ["hatchling"]
+    build-backend = "hatchling.build"
+
+    [tool.hatch.build]
+    dev-mode-dirs = ["src"]
+
+    [tool.hatch.build.targets.wheel]
+    packages = ["src/farm"]
+"""
+WORKSPACE = {
+    "pyproject.toml": """
+        [tool.uv.workspace]
+        members = ["packages/*"]
+    """,
+    "packages/field/pyproject.toml": MEMBER.replace("NAME", "field"),
+    "packages/barn/pyproject.toml": MEMBER.replace("NAME", "barn"),
+    "packages/field/src/farm/field.py": "def wheat(tons):\n    return tons + 1\n",
+    "packages/barn/src/farm/barn.py": """
+        import os
+
+        from farm.field import wheat
+
+
+        def main():
+            from importlib.metadata import version
+
+            print(wheat(1), version("field"), os.path.basename(os.getcwd()))
+    """,
+    "packages/barn/store.py": """
+        from fray.cluster import Entrypoint, JobRequest, current_cluster
+        from farm.field import wheat
+
+        cluster = current_cluster()
+        print(cluster.result(cluster.launch(JobRequest("store", Entrypoint.from_callable(wheat, args=[4])))))
+    """,
+}
+"""A workspace of uv, with two members that share a namespace package; there is no project at its top."""
+
+
+def test_the_members_of_a_uv_workspace_go_along_together(tmp_path: Path, root: str) -> None:
+    farm = made(tmp_path / "farm", WORKSPACE, "packages/field", "packages/barn")
+    uv(farm, "lock", "-q", "--offline", "--no-build-isolation")
+    assert run(farm, "store.py", place="packages/barn") == "5\n"
+    assert run(farm, "-m", "fray", "run", "--", "run-barn", place="packages/barn") == "2 0.5 barn\n"

@@ -127,13 +127,48 @@ def test_a_package_is_installed_without_its_modules_and_its_scripts_decide_the_e
 ) -> None:
     text = '[project]\nname = "p"\nversion = "1"\nscripts = {run = "p:main"}\n'
     files = {"uv__lock": "", "requirements__txt": "", "pyproject__toml": text}
-    assert stated(tmp_path, stating, **files).project is None
+    assert not stated(tmp_path, stating, **files).projects
     files["pyproject__toml"] += "[build-system]\n"
     found = stated(tmp_path, stating, **files)
-    assert found.project is not None
-    assert list(found.project.scripts) == ["run"]
+    assert [list(project.scripts) for project in found.projects] == [["run"]]
     changed = {**files, "pyproject__toml": files["pyproject__toml"].replace("p:main", "p:other")}
     assert stated(tmp_path, stating, **changed).stated != found.stated
+
+
+MEMBERS = """
+[manifest]
+members = ["top", "plain", "script"]
+[[package]]
+name = "top"
+source = { virtual = "." }
+[[package]]
+name = "plain"
+source = { editable = "packages/plain" }
+[[package]]
+name = "script"
+source = { virtual = "packages/script" }
+"""
+
+
+def test_the_members_of_a_uv_workspace_run_from_it(tmp_path: Path) -> None:
+    for name in ("plain", "script"):
+        (tmp_path / "packages" / name).mkdir(parents=True)
+        (tmp_path / "packages" / name / "pyproject.toml").write_text(f'[project]\nname = "{name}"\n')
+    member = tmp_path / "packages/plain/pyproject.toml"
+    member.write_text('[project]\nname = "plain"\n[build-system]\n')
+    found = stated(tmp_path, "uv.lock", pyproject__toml="", uv__lock=MEMBERS)
+    assert (found.folders, found.needs_folder) == (("", "packages/plain", "packages/script"), False)
+    assert [project.name for project in found.projects] == ["plain"]
+    assert {"--all-packages", "--no-install-workspace"} <= set(found.commands[0])
+    member.write_text('[project]\nname = "plain"\ndependencies = ["absent"]\n')
+    with pytest.raises(EnvironmentFailed, match="it lacks absent"):
+        stated(tmp_path, "uv.lock", pyproject__toml="", uv__lock=MEMBERS)
+    member.write_text('[project]\nname = "plain"\n[build-system]\nrequires = ["cython"]\n')
+    built = stated(tmp_path, "uv.lock", pyproject__toml="", uv__lock=MEMBERS)
+    assert (built.folders, built.needs_folder) == (("",), True)
+    outside = MEMBERS.replace("packages/plain", "../other")
+    with pytest.raises(EnvironmentFailed, match=r"outside the workspace|no file"):
+        stated(tmp_path, "uv.lock", pyproject__toml="", uv__lock=outside)
 
 
 def test_requirements_that_include_one_another_end(tmp_path: Path) -> None:

@@ -196,6 +196,28 @@ def test_a_project_is_the_nearest_folder_that_looks_like_one(tmp_path: Path, mon
     assert find_project(inner) == tmp_path / "top/service"
 
 
+@pytest.mark.parametrize(
+    ("settings", "is_member"),
+    [
+        ('members = ["packages/*"]', True),
+        ('members = ["packages/a"]\n', True),
+        ('members = ["**"]', True),
+        ('members = ["*"]', False),
+        ('members = ["packages/*"]\nexclude = ["packages/a"]', False),
+        ("members = 3", False),
+        ("members = [", False),
+    ],
+)
+def test_a_member_of_a_uv_workspace_is_in_the_project_of_the_workspace(
+    settings: str, is_member: bool, tmp_path: Path
+) -> None:
+    inner = tmp_path / "top/packages/a"
+    (inner / "src").mkdir(parents=True)
+    (inner / "pyproject.toml").write_text("")
+    (tmp_path / "top/pyproject.toml").write_text(f"[tool.uv.workspace]\n{settings}")
+    assert find_project(inner / "src") == (tmp_path / "top" if is_member else inner)
+
+
 def test_requirements_alone_make_a_project_but_not_a_part_of_a_larger_one(tmp_path: Path) -> None:
     inner = tmp_path / "top/docs/src"
     inner.mkdir(parents=True)

@@ -50,7 +50,8 @@ class Packages:
         of_project: a project states them; otherwise they are added to the agent's own packages.
         needs_folder: local code is built too, so the key includes the whole workspace, and uv gets a copy of it.
         has_project: the project itself is installed, because it has compiled parts.
-        project: what is installed of a project that runs from its workspace; None if it is no package.
+        folders: the folders of the projects that run from the workspace: its top, and the members of a uv workspace.
+        projects: what is installed of those of them that are packages.
     """
 
     stated: Mapping[str, object]
@@ -58,7 +59,8 @@ class Packages:
     of_project: bool
     needs_folder: bool = False
     has_project: bool = False
-    project: InstalledProject | None = None
+    folders: tuple[str, ...] = ("",)
+    projects: tuple[InstalledProject, ...] = ()
 
 
 def read_packages(environment: EnvironmentSpec, folder: Path | None) -> Packages:
@@ -86,10 +88,17 @@ def read_packages(environment: EnvironmentSpec, folder: Path | None) -> Packages
     else:
         project = _read_toml(folder, "pyproject.toml")
         found = (_of_lock if stating == "uv.lock" else _of_project)(environment, folder, project)
-    installed = None if found.has_project else installed_project(folder, project)
-    if installed is None:
+    projects = [] if found.has_project else _installed(folder, project, found.folders)
+    if not projects:
         return found
-    return replace(found, project=installed, stated={**found.stated, "installed": asdict(installed)})
+    return replace(
+        found, projects=tuple(projects), stated={**found.stated, "installed": [asdict(each) for each in projects]}
+    )
+
+
+def _installed(folder: Path, project: dict[str, Any], folders: Iterable[str]) -> list[InstalledProject]:
+    tables = ((folder / name, _read_toml(folder, f"{name}/pyproject.toml") if name else project) for name in folders)
+    return [found for place, table in tables if (found := installed_project(place, table)) is not None]
 
 
 def _on_top(requirements: list[str]) -> list[list[str]]:
@@ -106,16 +115,29 @@ def _group_options(environment: EnvironmentSpec) -> list[str]:
 
 def _of_lock(environment: EnvironmentSpec, folder: Path, project: dict[str, Any]) -> Packages:
     lock = _read_toml(folder, "uv.lock")
-    if unknown := lock_mismatch(project, lock):
+    members = {name: _read_toml(folder, f"{name}/pyproject.toml") for name in _member_folders(lock)}
+    if unknown := [text for each in (project, *members.values()) for text in lock_mismatch(each, lock)]:
         raise EnvironmentFailed(
             f"uv.lock does not match pyproject.toml: it lacks {', '.join(unknown)}; run `uv lock` and submit again"
         )
     compiled = is_compiled(folder, project)
-    needs_folder = compiled or any(_is_local_source(package) for package in _tables(lock, "package"))
+    run_here = not compiled and not any(is_compiled(folder / name, table) for name, table in members.items())
+    sources = {_local_source(package) for package in _tables(lock, "package")}
+    needs_folder = bool(sources - {"", *members}) or not run_here
     sync = ["sync", "--frozen", "--no-default-groups", *_extra_options(environment)]
-    sync += ["--no-editable"] * needs_folder + ["--no-install-project"] * (not compiled)
+    sync += ["--all-packages"] * bool(members) + ["--no-editable"] * needs_folder
+    sync += [] if compiled else ["--no-install-workspace" if members and run_here else "--no-install-project"]
     stated = {"lock": _read_text(folder, "uv.lock"), "project": _stated_in(project)}
-    return Packages(stated, [sync, *_on_top(environment.pip_packages)], True, needs_folder, compiled)
+    stated |= {f"member {name}": _stated_in(table) for name, table in members.items()}
+    folders = ("", *members) if run_here else ("",)
+    return Packages(stated, [sync, *_on_top(environment.pip_packages)], True, needs_folder, compiled, folders)
+
+
+def _member_folders(lock: dict[str, Any]) -> list[str]:
+    """The folders of the members of a uv workspace, without its top."""
+    names = _texts(_table(lock, "manifest"), "members")
+    sources = (_local_source(package) for package in _tables(lock, "package") if package.get("name") in names)
+    return [source for source in sources if source]
 
 
 def _of_project(environment: EnvironmentSpec, folder: Path, project: dict[str, Any]) -> Packages:
@@ -213,9 +235,11 @@ def lock_mismatch(project: dict[str, Any], lock: dict[str, Any]) -> list[str]:
     return unknown
 
 
-def _is_local_source(package: dict[str, Any]) -> bool:
+def _local_source(package: dict[str, Any]) -> str:
+    """The folder or file that a package comes from; "" if that is the top folder, or an index or an address."""
     source = _table(package, "source")
-    return any(source.get(kind, ".") != "." for kind in ("editable", "directory", "path"))
+    named = (source.get(kind, ".") for kind in ("editable", "virtual", "directory", "path"))
+    return next((str(path) for path in named if path != "."), "")
 
 
 def _stated_in(project: dict[str, Any]) -> dict[str, object]:

@@ -33,6 +33,7 @@ class Prepared:
         workspace: the attempt's copy of the workspace; None if there is none.
         start: the folder in it where the attempt starts.
         has_project: the workspace's project is installed, so its source is not on the module path.
+        projects: folders of the workspace's projects, "" for its top.
         env: variables in addition to the task's.
         container: the container to run in; None: the host.
         search_path: PATH if the task's variables have none.
@@ -43,6 +44,7 @@ class Prepared:
     workspace: Path | None = None
     start: Path | None = None
     has_project: bool = False
+    projects: tuple[str, ...] = ("",)
     env: Mapping[str, str] = field(default_factory=dict)
     container: ContainerSpec | None = None
     search_path: str = os.defpath
@@ -51,7 +53,9 @@ class Prepared:
     @property
     def python_path(self) -> list[Path]:
         """Folders that are searched for modules first."""
-        return [] if self.workspace is None or self.has_project else import_folders(self.workspace)
+        if self.workspace is None or self.has_project:
+            return []
+        return [path for project in self.projects for path in import_folders(self.workspace / project)]
 
     def environment(self, own: Mapping[str, str]) -> dict[str, str]:
         """The task's environment: `own`, its environment without this preparation, with the changes for it."""
@@ -62,7 +66,7 @@ class Prepared:
 
 
 def import_folders(workspace: Path) -> list[Path]:
-    """The folders of a workspace that are searched for modules: its top, and its `src`."""
+    """The folders of a project that are searched for modules: its top, and its `src`."""
     return [path for path in (workspace, workspace / "src") if path.is_dir()]
 
 
@@ -116,6 +120,7 @@ class Preparer:
                 found = await hold_environment(self._cache, job.spec, prepared.workspace, held, log, on_activity)
                 env = {"VIRTUAL_ENV": os.path.dirname(os.path.dirname(found.python))}
                 prepared = replace(prepared, python=found.python, has_project=found.has_project, env=env)
+                prepared = replace(prepared, projects=found.projects)
                 folders = found.folders
             if spec.docker_image:
                 prepared = await self._in_container(prepared, job, folders, held, BuildLog(log), on_activity)

@@ -52,12 +52,14 @@ class PythonEnvironment:
     Attributes:
         python: path of its interpreter.
         has_project: the project is installed in it, so its source must not precede it on the module path.
+        projects: folders of the workspace whose modules come first on the module path.
         folders: the folders that its interpreter reads: the environment, the interpreter that it was built with, the
             Fray layer, and the agent's own packages, to which the layer links.
     """
 
     python: str
     has_project: bool
+    projects: tuple[str, ...]
     folders: tuple[str, ...]
 
 
@@ -163,7 +165,8 @@ class _Build:
         entry = await held.enter_async_context(self.cache.hold(KIND, self.key(own), build))
         base = await asyncio.to_thread(os.path.realpath, self.interpreter)
         folders = (str(entry.path), os.path.dirname(os.path.dirname(base)), *own.folders)
-        return PythonEnvironment(str(entry.path / _VENV / "bin" / "python"), self.packages.has_project, folders)
+        projects = (self.packages.has_project, self.packages.folders)
+        return PythonEnvironment(str(entry.path / _VENV / "bin" / "python"), *projects, folders)
 
     def key(self, own: _OwnPackages) -> str:
         """The key of the environment's entry."""
@@ -205,8 +208,8 @@ class _Build:
             )
         site = venv / "lib" / f"python{self.python}" / "site-packages"
         (site / "fray_agent.pth").write_text(own.configuration, encoding="utf-8")
-        if self.packages.project is not None:
-            await in_file_thread(self.packages.project.install, site, venv / "bin")
+        for installed in self.packages.projects:
+            await in_file_thread(installed.install, site, venv / "bin")
         if self.packages.needs_folder:
             await in_file_thread(shutil.rmtree, directory / _PROJECT, ignore_errors=True)
 
