@@ -6,7 +6,8 @@ The layers for readers of the code, from the lowest up: `types`, `resources`, `e
 classes that users fill in, and `errors` those that they catch. `cluster` launches jobs. `tpu` runs functions on every
 host of TPU slices. `rpc` calls actors that programs host, and `actor` those that have a job of their own. `queue` and
 `pool` distribute items and tasks. `client` offers jobs and actors in one object. `job` and `zephyr` run tasks and
-pipelines inside a job. `cli` is the command line. `v1` and `v2` offer the same names under other module paths.
+pipelines inside a job. `filesystem` shows jobs' files to fsspec. `cli` is the command line. `v1` and `v2` offer the
+same names under other module paths.
 """
 
 from fray.lazy_exports import attach_stub

@@ -42,8 +42,8 @@ class PulledOutputs:
 
 
 @dataclass(frozen=True, slots=True)
-class _Slice:
-    """A file of the manifest, and the offsets of its bytes in the stream."""
+class OutputSlice:
+    """A file of the manifest, or a part of one, and the offsets of its bytes in the stream of all files."""
 
     file: OutputFile
     begin: int
@@ -67,14 +67,14 @@ async def pull_outputs(
     Raises:
         NoOutputs: the job has no outputs, or none at that path; they are missing or damaged; or they cannot be written.
     """
-    manifest = await _manifest(core, job)
+    manifest = await read_manifest(core, job)
     wanted = _wanted(manifest, path, job.id)
     total, done = sum(each.end - each.begin for each in wanted), 0
     on_bytes(0, total)
     try:
         await asyncio.to_thread(target.mkdir, parents=True, exist_ok=True)
         folders, small = _Folders(target), list[tuple[OutputFile, bytes]]()
-        async with aclosing(_bytes_of(core, job, manifest, wanted)) as pieces:
+        async with aclosing(bytes_of(core, job, manifest, wanted)) as pieces:
             for each in wanted:
                 left = each.end - each.begin
                 if left <= SMALL_FILE_BYTES:
@@ -96,7 +96,8 @@ async def pull_outputs(
     return PulledOutputs([target / each.file.path for each in wanted], total, manifest.left_out)
 
 
-async def _manifest(core: Core, job: JobRecord) -> OutputManifest:
+async def read_manifest(core: Core, job: JobRecord) -> OutputManifest:
+    """The list of a job's output files. Raises NoOutputs: there is none, or it is damaged."""
     kept = job.outputs
     if job.status != Status.SUCCEEDED:
         raise NoOutputs(f"job {job.id} is {job.status}: only a job that has succeeded has outputs")
@@ -112,11 +113,17 @@ async def _manifest(core: Core, job: JobRecord) -> OutputManifest:
         raise NoOutputs(f"{kept.key} lists no outputs that can be fetched: {error}") from None
 
 
-def _wanted(manifest: OutputManifest, path: str, job_id: str) -> list[_Slice]:
-    slices, begin = [], 0
+def slices_of(manifest: OutputManifest) -> list[OutputSlice]:
+    """All files of the manifest, whole."""
+    slices, begin = list[OutputSlice](), 0
     for file in manifest.files:
-        slices.append(_Slice(file, begin, begin + file.size))
+        slices.append(OutputSlice(file, begin, begin + file.size))
         begin += file.size
+    return slices
+
+
+def _wanted(manifest: OutputManifest, path: str, job_id: str) -> list[OutputSlice]:
+    slices = slices_of(manifest)
     if not path:
         return slices
     plain = path.rstrip("/")
@@ -128,10 +135,10 @@ def _wanted(manifest: OutputManifest, path: str, job_id: str) -> list[_Slice]:
     return wanted
 
 
-async def _bytes_of(
-    core: Core, job: JobRecord, manifest: OutputManifest, wanted: Sequence[_Slice]
+async def bytes_of(
+    core: Core, job: JobRecord, manifest: OutputManifest, wanted: Sequence[OutputSlice]
 ) -> AsyncGenerator[bytes, None]:
-    """The bytes of the wanted files, in order. Each piece belongs to one file."""
+    """The bytes of the wanted slices, in order. Each piece belongs to one of them."""
     assert job.outputs is not None
     length, number, data = manifest.part_bytes, -1, b""
     async with aclosing(_parts(core, job.outputs.key, _numbers(wanted, length))) as parts:
@@ -148,7 +155,7 @@ async def _bytes_of(
                 begin = end
 
 
-def _numbers(wanted: Sequence[_Slice], length: int) -> Iterator[int]:
+def _numbers(wanted: Sequence[OutputSlice], length: int) -> Iterator[int]:
     """The numbers, from 0, of the parts that the wanted files need, in order."""
     following = 0
     for each in wanted:

@@ -11,7 +11,8 @@ import msgspec
 import pytest
 
 from fray.cluster import pulling
-from fray.cluster.pulling import pull_outputs
+from fray.cluster.job_files import JobFile, file_pieces
+from fray.cluster.pulling import pull_outputs, read_manifest, slices_of
 from fray.errors import NoOutputs
 from fray_agents.tasks import output_files
 from fray_agents.tasks.output_files import FoundOutputs, OutputsTooLarge, find_outputs
@@ -128,6 +129,26 @@ def test_one_path_costs_only_the_parts_that_it_is_in(tmp_path: Path, path: str, 
 
     assert with_outputs(tmp_path, ["ck", "log.txt"], scenario) == 1 + parts
     assert content(tmp_path / "got") == {path: FILES[path] for path in files}
+
+
+def test_any_range_of_a_file_costs_only_the_parts_that_it_is_in(tmp_path: Path) -> None:
+    whole, begin = bytes(range(25)), 25
+
+    async def scenario(core: Core, job: JobRecord) -> None:
+        manifest = await read_manifest(core, job)
+        place = next(each for each in slices_of(manifest) if each.file.path == "x/b.bin")
+        for start in range(len(whole) + 1):
+            for end in [None, *range(len(whole) + 3)]:
+                before = core.store.usage.snapshot()
+                file = JobFile(job, manifest, place)
+                assert b"".join([piece async for piece in file_pieces(core, file, start, end)]) == whole[start:end]
+                last = min(len(whole), len(whole) if end is None else end)
+                touched = {(begin + each) // 10 for each in range(start, last)}
+                assert (core.store.usage - before).reads == len(touched)
+
+    with mock.patch.dict(FILES, {"x/b.bin": whole}):
+        fill(tmp_path / "work")
+        with_outputs(tmp_path, ["ck/1", "x/b.bin"], scenario)
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "../up", "ck/../../up", "ck//a", "./a", "", "a\0b"])

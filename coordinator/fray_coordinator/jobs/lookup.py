@@ -109,6 +109,11 @@ async def last_jobs(
     return await _last_submitted({job: _submitted(job) for job in keys if is_possible(job)}, read, limit)
 
 
+async def job_ids(core: Core) -> list[str]:
+    """The ids of all jobs, also of archived ones, without reading any record."""
+    return [job for job in await _keys_of_all(core) if job]
+
+
 async def _keys_of_all(core: Core) -> dict[str, str]:
     """By id, the key of each job's record. A record moves from `jobs/` to the archive, which is listed second."""
     rows = await core.store.list(JobKeys.area)
