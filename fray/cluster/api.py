@@ -10,12 +10,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self, overload
 
-from fray.cluster.arguments import checked_ids
+from fray.cluster.arguments import checked_ids, checked_timeout
 from fray.cluster.current_job import current_job_on
 from fray.cluster.log_printer import ReplicaLines
 from fray.cluster.placing import PlacingCluster
 from fray.items import Items
-from fray.types import JobId, JobInfo, JobRequest, Namespace
+from fray.types import Duration, JobId, JobInfo, JobRequest, Namespace
 from fray_coordinator.jobs.logs import LogLine
 from fray_layouts.object_keys import JobIds
 from fray_layouts.records import ResourceUsage
@@ -115,7 +115,7 @@ class Cluster(PlacingCluster, Protocol):
         self,
         job_id: str,
         raise_on_failure: bool = False,
-        timeout: float | None = None,
+        timeout: Duration | None = None,
         *,
         fail_on_error: bool = False,
     ) -> JobInfo: ...
@@ -124,7 +124,7 @@ class Cluster(PlacingCluster, Protocol):
         self,
         job_id: Sequence[str],
         raise_on_failure: bool = False,
-        timeout: float | None = None,
+        timeout: Duration | None = None,
         *,
         fail_on_error: bool = False,
     ) -> list[JobInfo]: ...
@@ -134,7 +134,7 @@ class Cluster(PlacingCluster, Protocol):
         *,
         job_ids: str,
         raise_on_failure: bool = False,
-        timeout: float | None = None,
+        timeout: Duration | None = None,
         fail_on_error: bool = False,
     ) -> JobInfo: ...
     @overload
@@ -143,14 +143,14 @@ class Cluster(PlacingCluster, Protocol):
         *,
         job_ids: Sequence[str],
         raise_on_failure: bool = False,
-        timeout: float | None = None,
+        timeout: Duration | None = None,
         fail_on_error: bool = False,
     ) -> list[JobInfo]: ...
     def wait(
         self,
         job_id: str | Sequence[str] | None = None,
         raise_on_failure: bool = False,
-        timeout: float | None = None,
+        timeout: Duration | None = None,
         *,
         fail_on_error: bool = False,
         job_ids: str | Sequence[str] | None = None,
@@ -162,7 +162,7 @@ class Cluster(PlacingCluster, Protocol):
         Args:
             job_id: one id, or a sequence of ids; for a sequence a list is returned, in the same order.
             raise_on_failure: raise as soon as one job has failed or was stopped; the other jobs go on.
-            timeout: seconds to wait; None waits for ever.
+            timeout: seconds to wait, or text such as "10m"; None waits for ever.
             fail_on_error: the same as `raise_on_failure`.
             job_ids: the same as `job_id`.
 
@@ -172,24 +172,24 @@ class Cluster(PlacingCluster, Protocol):
             TimeoutError: not all jobs have ended in time. They go on.
             JobNotFound: there is no such job.
             JobGone: retention removed the job during the wait.
-            InvalidInput: no id was given, or a value that is not an id.
+            InvalidInput: no id was given, or a value that is not an id, or not a duration.
         """
         wanted = job_ids if job_id is None else job_id
-        infos = self._wait(checked_ids(wanted), raise_on_failure or fail_on_error, timeout)
+        infos = self._wait(checked_ids(wanted), raise_on_failure or fail_on_error, checked_timeout(timeout))
         return infos[0] if isinstance(wanted, str) else infos
 
     def _wait(self, ids: list[str], raise_on_failure: bool, timeout: float | None) -> list[JobInfo]: ...
 
     @overload
     async def wait_async(  # type: ignore[overload-overlap]
-        self, job_id: str, raise_on_failure: bool = False, timeout: float | None = None
+        self, job_id: str, raise_on_failure: bool = False, timeout: Duration | None = None
     ) -> JobInfo: ...
     @overload
     async def wait_async(
-        self, job_id: Sequence[str], raise_on_failure: bool = False, timeout: float | None = None
+        self, job_id: Sequence[str], raise_on_failure: bool = False, timeout: Duration | None = None
     ) -> list[JobInfo]: ...
     async def wait_async(
-        self, job_id: str | Sequence[str], raise_on_failure: bool = False, timeout: float | None = None
+        self, job_id: str | Sequence[str], raise_on_failure: bool = False, timeout: Duration | None = None
     ) -> JobInfo | list[JobInfo]:
         """`wait`, for coroutines. Cancelling it only stops the wait; the jobs go on.
 
@@ -199,7 +199,7 @@ class Cluster(PlacingCluster, Protocol):
         Raises:
             JobFailed, TimeoutError, JobNotFound, JobGone: as `wait`.
         """
-        infos = await self._wait_async(checked_ids(job_id), raise_on_failure, timeout)
+        infos = await self._wait_async(checked_ids(job_id), raise_on_failure, checked_timeout(timeout))
         return infos[0] if isinstance(job_id, str) else infos
 
     async def _wait_async(self, ids: list[str], raise_on_failure: bool, timeout: float | None) -> list[JobInfo]: ...

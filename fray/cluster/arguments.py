@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fray.types import BinaryEntrypoint, CallableEntrypoint, JobRequest
+from fray.types import BinaryEntrypoint, CallableEntrypoint, Duration, JobRequest
 from fray_layouts.errors import InvalidInput
 from fray_layouts.spec import JobSpec
+from fray_layouts.units import parse_seconds
 
 LAUNCH = 'cluster.launch(JobRequest("name", Entrypoint.from_callable(function, args=(...))))'
 SUBMIT = LAUNCH.replace("cluster.launch", "client.submit")
@@ -61,6 +62,11 @@ def checked_ids(given: object) -> list[str]:
     if isinstance(given, str) or not isinstance(given, Iterable):
         return [checked_id(given)]
     return [checked_id(each, f"job_id[{number}]") for number, each in enumerate(given)]
+
+
+def checked_timeout(given: Duration | None) -> float | None:
+    """The seconds of a time-out; None for none. Raises InvalidInput if it is no duration."""
+    return None if given is None else parse_seconds("timeout", given)
 
 
 ONLY_IN_STORAGE = "only a cluster in storage supports it: use StorageClient(root), or leave it out"

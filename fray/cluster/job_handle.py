@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from fray.cluster.api import Cluster
 from fray.display import Shown, ShownTable
-from fray.types import JobId, JobStatus
+from fray.types import Duration, JobId, JobStatus
 from fray_layouts.errors import InvalidInput, Permanent
 from fray_layouts.records import ResourceUsage
 
@@ -30,11 +30,11 @@ class JobHandle(Shown):
         """The cluster that the job runs on; `job.cluster.result(job.job_id)` is what its callable returned."""
         return self._cluster
 
-    def wait(self, timeout: float | None = None, *, raise_on_failure: bool = True) -> JobStatus:
+    def wait(self, timeout: Duration | None = None, *, raise_on_failure: bool = True) -> JobStatus:
         """Block until the job has ended, and return its final status.
 
         Args:
-            timeout: seconds to wait; None waits for ever.
+            timeout: seconds to wait, or text such as "10m"; None waits for ever.
             raise_on_failure: False returns FAILED and STOPPED like other statuses, instead of raising.
 
         Raises:
@@ -45,7 +45,7 @@ class JobHandle(Shown):
         """
         return self._cluster.wait(self._job_id, raise_on_failure, timeout).status
 
-    async def wait_async(self, timeout: float | None = None, *, raise_on_failure: bool = True) -> JobStatus:
+    async def wait_async(self, timeout: Duration | None = None, *, raise_on_failure: bool = True) -> JobStatus:
         """`wait`, for coroutines. Cancelling it only stops the wait; the job goes on.
 
         Args:
@@ -136,7 +136,7 @@ class JobAlreadyExists(Permanent, RuntimeError):
 
 
 def wait_all(
-    jobs: Sequence[JobHandle], *, timeout: float | None = None, raise_on_failure: bool = True
+    jobs: Sequence[JobHandle], *, timeout: Duration | None = None, raise_on_failure: bool = True
 ) -> list[JobStatus]:
     """Block until all jobs have ended, and return their final statuses in the given order.
 
@@ -158,7 +158,7 @@ def wait_all(
 
 
 async def wait_all_async(
-    jobs: Sequence[JobHandle], *, timeout: float | None = None, raise_on_failure: bool = True
+    jobs: Sequence[JobHandle], *, timeout: Duration | None = None, raise_on_failure: bool = True
 ) -> list[JobStatus]:
     """`wait_all`, for coroutines. Cancelling it only stops the wait; the jobs go on."""
     cluster, ids = _their_cluster(jobs), [job.job_id for job in jobs]

@@ -51,6 +51,13 @@ def test_a_cluster_without_cores_is_refused(workers: int) -> None:
         LocalCluster(workers)
 
 
+def test_a_wait_takes_a_duration_as_people_write_it(cluster: LocalCluster) -> None:
+    job = cluster.launch(call(lambda: 5, timeout="10m"))
+    assert cluster.wait(job, timeout="10m").status is JobStatus.SUCCEEDED
+    with pytest.raises(InvalidInput, match=r"timeout: 'soon' .* give seconds, or a duration such as 10m or 1h30m"):
+        cluster.wait(job, timeout="soon")
+
+
 @pytest.mark.parametrize("value", [None, [{"a": [1, 2.5, "é"]}, ((1, 2), Fraction(1, 3), b"\0\xff")], "x" * 200_000])
 def test_a_result_comes_back_as_it_was_returned(cluster: LocalCluster, value: object) -> None:
     assert cluster.result(cluster.launch(call(lambda: value)), timeout=200) == value
