@@ -10,6 +10,7 @@ pipelines inside a job. `filesystem` shows jobs' files to fsspec. `cli` is the c
 same names under other module paths.
 """
 
+import fray.uncaught  # noqa: F401 - from now on it shows what ends the program
 from fray.lazy_exports import attach_stub
 
 __getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

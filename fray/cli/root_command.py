@@ -7,6 +7,7 @@ import click
 
 from fray.cli import output
 from fray.cli.app import DEBUG_KEY
+from fray.uncaught import shows_all_frames
 from fray_layouts.errors import FrayError
 
 _COMMANDS = {
@@ -107,7 +108,7 @@ class CommandGroup(click.Group):
         except KeyboardInterrupt:
             raise click.exceptions.Exit(EXIT_INTERRUPTED) from None
         except Exception as error:
-            if ctx.meta.get(DEBUG_KEY):
+            if ctx.meta.get(DEBUG_KEY) or shows_all_frames():
                 raise
             _fail(error)
 

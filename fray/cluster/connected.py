@@ -14,6 +14,7 @@ from fray import sync
 from fray.cluster.api import Cluster
 from fray.cluster.current_job import current_job_on, current_user, made_up_namespace
 from fray.cluster.driver_log import DriverOutput
+from fray.cluster.launched import LaunchedJobs
 from fray.cluster.waiting_scaler import WaitingScaler
 from fray.types import JobId, Namespace
 from fray_coordinator.core import Core, open_core, open_known_core
@@ -48,12 +49,24 @@ class ConnectedCluster(Cluster):
         self._driver = PerLoop(self._open_driver)
         self._output = DriverOutput(self._core.get, self._has_log_only)
         self._scaler = PerLoop(self._open_scaler)
+        self._launched_jobs = LaunchedJobs(self)
         self._leaving_pid = 0
 
     @property
     def namespace(self) -> Namespace:
         mine = current_job_on(self.root)
         return Namespace(self._namespace or (mine.namespace if mine else self._driver_namespace))
+
+    @property
+    def made_up_namespace(self) -> str:
+        """The namespace that only this object's jobs have; "" if the program or its environment has chosen one."""
+        is_chosen = self._namespace or read_variable("FRAY_NAMESPACE", task_environ()) or current_job_on(self.root)
+        return "" if is_chosen else self._driver_namespace
+
+    @property
+    def is_private(self) -> bool:
+        """Whether the cluster ends with this program."""
+        return False
 
     @property
     def in_threads(self) -> bool:

@@ -2,7 +2,7 @@
 
 import base64
 import pickle
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -79,21 +79,43 @@ def original_exception(end: AttemptExit | None) -> BaseException | None:
     return loaded if isinstance(loaded, BaseException) else None
 
 
+def _how_to_stop(jobs: Sequence[str]) -> str:
+    return "`cluster.terminate(job)` stops one"
+
+
 def waited_infos(
-    root: str, ids: Sequence[str], records: Mapping[str, JobRecord], raise_on_failure: bool
+    root: str,
+    ids: Sequence[str],
+    records: Mapping[str, JobRecord],
+    raise_on_failure: bool,
+    how_to_stop: Callable[[Sequence[str]], str] = _how_to_stop,
 ) -> list[JobInfo]:
-    """What `Cluster.wait` returns for these jobs. With `raise_on_failure` it raises JobFailed for the first failure."""
+    """What `Cluster.wait` returns for these jobs. With `raise_on_failure` it raises JobFailed for the first failure.
+
+    how_to_stop: as for `raise_first_failure`.
+    """
     infos = [info_of(root, records[job]) for job in ids]
     if raise_on_failure:
-        raise_first_failure(infos)
+        raise_first_failure(infos, how_to_stop)
     return infos
 
 
-def raise_first_failure(infos: Iterable[JobInfo]) -> None:
-    """Raise JobFailed for the first job that has ended without success, if there is one."""
+def raise_first_failure(infos: Sequence[JobInfo], how_to_stop: Callable[[Sequence[str]], str] = _how_to_stop) -> None:
+    """Raise JobFailed for the first job that has ended without success, with a note of how many others go on.
+
+    how_to_stop: says in a clause how to stop the jobs of these ids.
+    """
     for info in infos:
         if info.status.finished() and info.status is not JobStatus.SUCCEEDED:
-            raise JobFailed.of(info) from original_exception(info.exit)
+            error = JobFailed.of(info)
+            if others := [other.job_id for other in infos if not other.status.finished()]:
+                count = (
+                    "1 other job of this wait goes"
+                    if len(others) == 1
+                    else f"{len(others):,} other jobs of this wait go"
+                )
+                error.add_note(f"fray: {count} on; {how_to_stop(others)}")
+            raise error from original_exception(info.exit)
 
 
 async def fetch_result(core: Core, job: JobRecord, replica: int | None = None) -> tuple[JobResult, bytes]:

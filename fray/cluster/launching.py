@@ -245,6 +245,8 @@ class LaunchingCluster(ConnectedCluster):
         self._hints.submitted(core, {job.spec.pool for job in jobs if job.status == Status.PENDING})
         if any(job.status == Status.GATHERING or ReservationKeys.of_pool(job.spec.pool) for job in jobs):
             self._hints.gathered(core)
+        if current_job_on(self.root) is None:
+            self._launched_jobs.add(jobs)
         await self._output.follow(submitted)
         return [JobId(done.job.id, self.poll) for done in submitted]
 

@@ -137,6 +137,10 @@ class LocalCluster(StorageCluster):
         return self._use_processes
 
     @property
+    def is_private(self) -> bool:
+        return self.here
+
+    @property
     def in_threads(self) -> bool:
         return self.here and not self.use_processes
 

@@ -110,7 +110,7 @@ class StorageCluster(LaunchingCluster):
                 records = self.run(lambda core: self._wait_in_loop(core, ids, raise_on_failure, timeout, line))
             finally:
                 self._output.flush()
-        return waited_infos(self.root, ids, records, raise_on_failure)
+        return self._waited(ids, records, raise_on_failure)
 
     async def _wait_async(self, ids: list[str], raise_on_failure: bool, timeout: float | None) -> list[JobInfo]:
         self._output.belong_here()
@@ -120,7 +120,11 @@ class StorageCluster(LaunchingCluster):
                 records = await waiting
             finally:
                 await sync.in_thread(self._output.flush)
-        return waited_infos(self.root, ids, records, raise_on_failure)
+        return self._waited(ids, records, raise_on_failure)
+
+    def _waited(self, ids: list[str], records: dict[str, JobRecord], raise_on_failure: bool) -> list[JobInfo]:
+        self._launched_jobs.note_ends(records.values())
+        return waited_infos(self.root, ids, records, raise_on_failure, self._launched_jobs.how_to_stop)
 
     async def _wait_in_loop(
         self, core: Core, ids: list[str], raise_on_failure: bool, timeout: float | None, line: WaitLine
