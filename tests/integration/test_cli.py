@@ -144,6 +144,10 @@ def test_usage_and_agents_are_shown(shell: Shell) -> None:
 def test_secrets_are_used_and_never_shown(shell: Shell) -> None:
     words = ["--name", "secretive", "--secret", f"TOKEN={SECRET}", "--env", "PLAIN=seen"]
     shell("run", *words, "--", "sh", "-c", f'test "$TOKEN" = {SECRET[:7]}"-is-secret"; exit $?')
+    printed = shell("run", *words[2:], "--", "sh", "-c", "env; echo $PLAIN $TOKEN >&2; exit 3", code=3)
+    assert "TOKEN=***\n" in printed.stdout
+    assert "exit code 3: seen ***" in printed.stderr
+    assert SECRET not in printed.output
     for command in (["status", "secretive"], ["ps", "--all"], ["logs", "secretive"], ["agents"], ["fsck"]):
         for extra in ([], ["--json"]):
             assert SECRET not in shell(*command, *extra).output

@@ -259,3 +259,11 @@ def test_variables_are_set_for_as_long_as_a_job_wants_them(
         cluster.result(cluster.launch(call(look, "NEW", environment=EnvironmentConfig(env_vars={"NEW": "other"}))))
         == "other"
     )
+
+
+def test_a_secret_that_a_thread_prints_is_masked_in_its_log(capsys: pytest.CaptureFixture[str]) -> None:
+    environment = EnvironmentConfig(secret_env_vars={"TOKEN": "s3cret-token"})
+    with LocalCluster(use_processes=False) as cluster:
+        job = cluster.launch(JobRequest("talks", lambda: print("it is", os.environ["TOKEN"]), environment=environment))
+        cluster.wait(job, raise_on_failure=True)
+        assert [str(line) for line in cluster.logs(job)] == ["it is ***"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,48 @@ def content(pieces: list[bytes], stream: bytes = b"stdout") -> bytes:
         if name == stream:
             out += text + (b"\n" if kind == b"F" else b"")
     return out
+
+
+def printed_masked(text: bytes, *cuts: int) -> bytes:
+    """What the log has of a text that is read in parts that end at these places."""
+    read, write = os.pipe()
+    os.set_blocking(read, False)
+    stream = OutputStream(
+        "stdout", read, kept=1000, secrets=["password", "pass\nphrase\n", "passwords!", "abcabc", "tiny"]
+    )
+    pieces: list[bytes] = []
+    for start, end in pairwise([0, *cuts, len(text)]):
+        os.write(write, text[start:end])
+        pieces += stream.read() or []
+        pieces += stream.flush(is_last=False)  # as when a chunk is sealed between two reads
+    os.close(write)
+    pieces += stream.read() or []
+    pieces += stream.flush()
+    found = content(pieces).replace(b"\n", b"") if b"\n" not in text else content(pieces)
+    assert stream.last == found
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (b"the password is password", b"the *** is ***"),
+        (b"passwords!passwords?", b"******s?"),
+        (b"xabcabcabc", b"x***abc"),
+        (b"abcab", b"abcab"),
+        (b"tiny", b"tiny"),
+        (b"=cGFzc3dvcmQ=", b"=***="),
+        (b"passpasspassword", b"passpass***"),
+    ],
+)
+def test_secrets_are_masked_wherever_a_read_ends(text: bytes, shown: bytes) -> None:
+    for first in range(len(text) + 1):
+        for second in range(first, len(text) + 1):
+            assert printed_masked(text, first, second) == shown
+
+
+def test_a_secret_of_several_lines_is_masked() -> None:
+    assert printed_masked(b"a pass\nphrase b\n", 4, 9) == b"a *** b\n"
 
 
 def printed(*pieces: bytes) -> tuple[list[bytes], OutputStream]:

@@ -231,6 +231,7 @@ class ReplicaRunner:
             stdin=await self._blob(stdin, "standard input") if stdin else None,
             env=prepared.environment(env) | self.gpus.variables(held),
             variables=job_variables(job),
+            secrets=list(job.spec.environment.secret_env_vars.values()),
             timeout=job.spec.timeout,
             grace=job.spec.grace,
             cwd=str(prepared.start) if prepared.start else None if prepared.container else self.cwd,

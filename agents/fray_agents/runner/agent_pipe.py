@@ -29,6 +29,7 @@ class StartRequest:
         is_call: the command runs a callable, which leaves its exception in `error.json`.
         stdin: file that the task reads as its standard input.
         env: the task's complete environment, with `python_path` at the head of its PYTHONPATH.
+        secrets: values of variables that the log must not show.
         python_path: folders that are searched for modules first.
         preamble: file whose lines come first in the log; "" for none.
         cwd: its working directory; "" for `work/`.
@@ -48,6 +49,7 @@ class StartRequest:
         self.is_call: bool = fields["is_call"]
         self.stdin: str = fields["stdin"]
         self.env: dict[str, str] = fields["env"]
+        self.secrets: list[str] = fields["secrets"]
         self.python_path: list[str] = fields["python_path"]
         self.preamble: str = fields["preamble"]
         self.cwd: str = fields["cwd"]

@@ -16,7 +16,7 @@ from fray_agents.runner.meter import UsageMeter
 from fray_agents.runner.process_tree import ENGINE_TIMEOUT, ContainerProcesses
 from fray_agents.runner.spawn import IGNORED, NotExecutable, PrestartedProcess, spawn
 from fray_agents.runner.task_cgroup import TaskCgroup, oom_counter, oom_kills
-from fray_agents.runner.task_log import LogChunks, OutputStream
+from fray_agents.runner.task_log import LogChunks, OutputStream, SecretMask
 from fray_agents.runner.untrusted_files import file_size
 
 TYPE_CHECKING = False
@@ -146,8 +146,8 @@ class Supervisor:
         self._ends_at = None if request.timeout is None else started + request.timeout
         self._report_at = started + _REPORT_INTERVAL
         self._sample_at = self._next_sample(started)
-        self._stderr = OutputStream("stderr", err, kept=KEPT_BYTES)
-        self._streams = [OutputStream("stdout", out), self._stderr]
+        self._stderr = OutputStream("stderr", err, kept=KEPT_BYTES, secrets=request.secrets)
+        self._streams = [OutputStream("stdout", out, secrets=request.secrets), self._stderr]
         if request.preamble:
             self._chunks.append_file(request.preamble)
 
@@ -347,6 +347,10 @@ class Supervisor:
             result_limit=self._request.result_limit,
             in_unseen_container=self._container is not None and not self._container.seen,
         )
+        for name in ("message", "exception", "traceback"):
+            if text := fields.get(name):
+                masked = SecretMask(self._request.secrets).masked(text.encode(errors="surrogatepass"), is_last=True)
+                fields[name] = masked.decode(errors="surrogatepass")
         end = fields | {"usage": usage, "log_chunks": self.log_chunks}
         return {"exit": end, "complete_before_stop": end["kind"] == exit_kinds.SUCCESS and not self._cause}
 

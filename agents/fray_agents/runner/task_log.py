@@ -4,7 +4,8 @@ A chunk is a sequence of pieces, each with a header `<RFC3339 UTC> <stdout|stder
 format of Kubernetes: a line follows. P says that it ended without a newline, because it was too long or the chunk was
 sealed before the rest came. L is followed by a number of bytes, a newline, and that many bytes of complete lines, so
 that short lines do not cost a header each. Joining the contents, with a newline after each F, restores the exact bytes.
-No piece ends inside a UTF-8 character.
+No piece ends inside a UTF-8 character. The values of the job's secrets are replaced (`SecretMask`) before anything is
+written.
 
 A chunk is written under a name with `.part` and sealed by renaming; the agent uploads it and then removes it. Memory is
 bounded by one read and one unfinished line per stream. Disk is bounded by the spool limit: beyond it the runner reads
@@ -14,13 +15,14 @@ until there is room; what is lost beyond that is counted, and the log says so.
 
 from __future__ import annotations
 
+import binascii
 import errno
 import os
 import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 CHUNK_BYTES = 256 * 1024
 """Bytes of a full chunk, which is one object, and the part of a task's log that an agent holds in memory."""
@@ -53,15 +55,72 @@ def chunk_name(number: int) -> str:
     return f"{number:08d}"
 
 
-class LineFormatter:
-    """Formats the bytes of one stream as pieces of the log, and keeps the unfinished line."""
+MIN_SECRET_BYTES = 6
+"""Bytes from which the value of a secret is masked: shorter ones, such as "1" or "true", are in most lines."""
 
-    def __init__(self, name: str) -> None:
+MASK = b"***"
+"""What a secret's value is replaced by, as in the logs of CI systems."""
+
+
+class SecretMask:
+    """Replaces secrets in the bytes of one stream, also those that come in several parts or contain newlines.
+
+    Args:
+        values: the secrets; their base64 form is replaced too.
+    """
+
+    def __init__(self, values: Iterable[str]) -> None:
+        texts = {value.strip().encode(errors="backslashreplace") for value in values}
+        texts = {text for text in texts if len(text) >= MIN_SECRET_BYTES}
+        texts |= {binascii.b2a_base64(text, newline=False).rstrip(b"=") for text in texts}
+        self._values = sorted(texts, key=len, reverse=True)
+        self._held = b""
+
+    def masked(self, data: bytes, *, is_last: bool = False) -> bytes:
+        """The bytes that can be written now. What may be the beginning of a secret waits for more, or for the last."""
+        if not self._values:
+            return data
+        text, self._held = self._held + data, b""
+        parts, start = list[bytes](), 0
+        while True:
+            end = len(text) if is_last else self._undecided_from(text, start)
+            found = [(at, value) for value in self._values if 0 <= (at := text.find(value, start)) < end]
+            if not found:
+                break
+            at, value = min(found, key=lambda each: each[0])  # of those at one place the longest, which comes first
+            parts += [text[start:at], MASK]
+            start = at + len(value)
+        self._held = text[end:]
+        return b"".join([*parts, text[start:end]])
+
+    def _undecided_from(self, text: bytes, start: int) -> int:
+        """The first place from which on the text may be the beginning of a secret."""
+        first = len(text)
+        for value in self._values:
+            at = text.find(value[:1], max(start, len(text) - len(value) + 1))
+            while 0 <= at < first:
+                if value.startswith(text[at:]):
+                    first = at
+                at = text.find(value[:1], at + 1)
+        return first
+
+
+class LineFormatter:
+    """Formats the bytes of one stream as pieces of the log, and keeps the unfinished line.
+
+    secrets: values that the log does not show.
+    """
+
+    def __init__(self, name: str, secrets: Iterable[str] = ()) -> None:
         self._name = name.encode()
+        self._mask = SecretMask(secrets)
         self._rest = b""
 
     def format(self, data: bytes) -> list[bytes]:
         """The pieces that `data` completes."""
+        return self._format(self._mask.masked(data))
+
+    def _format(self, data: bytes) -> list[bytes]:
         text, newline, rest = (self._rest + data).rpartition(b"\n")
         head = b"%s %s " % (_stamp(), self._name)
         pieces = _pieces_of_lines(text + newline, head)
@@ -74,9 +133,10 @@ class LineFormatter:
         Args:
             is_last: nothing follows; if something does, a character that is not complete waits for it.
         """
+        pieces = self._format(self._mask.masked(b"", is_last=True)) if is_last else []
         end = len(self._rest) if is_last else _end_of_characters(self._rest)
         text, self._rest = self._rest[:end], self._rest[end:]
-        return [b"%s %s P %s\n" % (_stamp(), self._name, text)] if text else []
+        return [*pieces, b"%s %s P %s\n" % (_stamp(), self._name, text)] if text else pieces
 
 
 class OutputStream(LineFormatter):
@@ -84,13 +144,14 @@ class OutputStream(LineFormatter):
 
     Args:
         kept: bytes at the end of the output to keep in `last`.
+        secrets: values that neither the log nor `last` shows.
 
     Attributes:
         read_at: monotonic time of the next read: soon after one that gave little.
     """
 
-    def __init__(self, name: str, fd: int, kept: int = 0) -> None:
-        super().__init__(name)
+    def __init__(self, name: str, fd: int, kept: int = 0, secrets: Iterable[str] = ()) -> None:
+        super().__init__(name, secrets)
         self.fd = fd
         self.open = True
         self.read_at = 0.0
@@ -105,11 +166,14 @@ class OutputStream(LineFormatter):
             return None
         if data:
             self.read_at = time.monotonic() + (PAUSE if len(data) < SMALL_READ_BYTES else 0.0)
+            data = self._mask.masked(data)
             self.last = (self.last + data)[-self._kept :] if self._kept else b""
-            return self.format(data)
+            return self._format(data)
         self.open = False
         os.close(self.fd)
-        return None
+        rest = self._mask.masked(b"", is_last=True)
+        self.last += rest if self._kept else b""
+        return self._format(rest) or None
 
 
 def _pieces_of_lines(text: bytes, head: bytes) -> list[bytes]:

@@ -391,6 +391,7 @@ def _start_request(spec: TaskSpec, deadline: float) -> dict[str, Any]:
         "is_call": spec.command is None,
         "stdin": str(spec.directory / "stdin") if spec.stdin is not None else os.devnull,
         "env": env,
+        "secrets": list(spec.secrets),
         "python_path": python_path,
         "preamble": str(spec.preamble or ""),
         "cwd": spec.cwd or "",

@@ -42,6 +42,7 @@ class TaskSpec:
         stdin: the standard input of a command; None: it is empty.
         env: the task's complete environment; a command also gets `FRAY_RESULT`, the path where it may leave a result.
         variables: those of `env` that the job itself asked for.
+        secrets: values of variables that its log must not show.
         timeout: seconds that it may run.
         grace: seconds between SIGTERM and SIGKILL when the timeout has passed.
         python: the interpreter of a callable.
@@ -64,6 +65,7 @@ class TaskSpec:
     timeout: float | None
     grace: float
     variables: Mapping[str, str] = field(default_factory=dict)
+    secrets: Sequence[str] = ()
     stdin: bytes | None = None
     cwd: str | None = None
     python: str = sys.executable

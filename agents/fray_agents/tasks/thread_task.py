@@ -115,15 +115,17 @@ class Echo(Protocol):
 class ThreadLog:
     """One task's log: any thread writes it, and the agent's loop, which creates it, uploads it.
 
-    echo: how the process's own streams show what the task prints; None: unchanged.
+    Args:
+        echo: how the process's own streams show what the task prints; None: unchanged.
+        secrets: values that the log does not show.
     """
 
-    def __init__(self, directory: Path, echo: Echo | None = None) -> None:
+    def __init__(self, directory: Path, echo: Echo | None = None, secrets: Sequence[str] = ()) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.echo = echo
         self._directory = directory
         self._loop = asyncio.get_running_loop()
-        self._lines = {name: LineFormatter(name) for name in STREAMS}
+        self._lines = {name: LineFormatter(name, secrets) for name in STREAMS}
         self._chunks = LogChunks(str(directory), sys.maxsize, lambda number: None)
         self._lock = threading.RLock()  # writing may run a finalizer that prints
         self._printed = asyncio.Event()
@@ -226,7 +228,7 @@ class ThreadTask:
         self._why = ""
         self._on_stop: Callable[[], None] = self._interrupt
         self._stopping = threading.Lock()
-        self._log = ThreadLog(spec.directory / "log", echo)
+        self._log = ThreadLog(spec.directory / "log", echo, spec.secrets)
         self._thread = new_thread(self._work, spec.env["FRAY_JOB_ID"], self._failed)
         if spec.timeout is not None:
             self._loop.call_later(spec.timeout, self.stop, spec.grace, ExitKind.TIMEOUT)
