@@ -6,6 +6,7 @@ import asyncio
 import calendar
 import hashlib
 import os
+import socket
 import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
 from fray_coordinator.clock import SystemClock
-from fray_coordinator.store.interface import ABSENT, ANY, Applied, Object, Refused
+from fray_coordinator.store.interface import ABSENT, ANY, Applied, NotApplied, Object, Refused
 from fray_coordinator.store.opening import open_store
 from fray_coordinator.store.s3 import S3Backend
 from fray_coordinator.store.s3_access import (
@@ -229,6 +230,57 @@ def test_a_bucket_in_another_region_is_found_there(monkeypatch: pytest.MonkeyPat
             monkeypatch.setenv(name, value)
         asyncio.run(main())
     assert asked == ["test us-east-1", "test eu-central-1", "test eu-central-1"]
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "remedy"),
+    [
+        (400, "AuthorizationHeaderMalformed", "the region may be wrong"),
+        (400, "IllegalLocationConstraintException", "the region may be wrong"),
+        (301, "PermanentRedirect", "the region may be wrong"),
+        (403, "SignatureDoesNotMatch", "the secret key or the region may be wrong"),
+    ],
+)
+def test_an_answer_about_a_wrong_region_names_the_region(
+    monkeypatch: pytest.MonkeyPatch, status: int, code: str, remedy: str
+) -> None:
+    async def answer(request: web.Request) -> web.Response:
+        return web.Response(status=status, text=f"<Error><Code>{code}</Code><Message>no</Message></Error>")
+
+    async def main() -> None:
+        backend = S3Backend("bucket", "root", SystemClock())
+        with pytest.raises(Refused) as refused:
+            await backend.get("key")
+        await backend.close()
+        told = f"{remedy}: AWS_REGION, or the profile, says 'eu-north-1'; give the bucket's"
+        assert str(refused.value) == f"HTTP {status}: {code} no; {told}"
+
+    with answered_by(answer) as server:
+        for name, value in {**AWS, "AWS_ENDPOINT_URL": server.url, "AWS_REGION": "eu-north-1"}.items():
+            monkeypatch.setenv(name, value)
+        asyncio.run(main())
+
+
+def test_a_region_that_does_not_exist_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its host has no address."""
+
+    async def no_address(*args: Any, **options: Any) -> Any:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    async def main(region: str) -> str:
+        monkeypatch.setenv("AWS_REGION", region)
+        monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", no_address)
+        backend = S3Backend("bucket", "root", SystemClock())
+        with pytest.raises((NotApplied, Refused)) as failed:
+            await backend.get("key")
+        return str(failed.value)
+
+    for name, value in AWS.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    told = "the region may be wrong: AWS_REGION, or the profile, says 'eu-wset-1'; give the bucket's"
+    assert asyncio.run(main("eu-wset-1")).endswith(f"Name or service not known; {told}")
+    assert asyncio.run(main("eu west 1")).endswith("Correct AWS_REGION, or the region of the profile")
 
 
 def test_keys_that_have_expired_are_looked_for_again(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

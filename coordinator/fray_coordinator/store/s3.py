@@ -7,6 +7,7 @@ record is unique.
 
 import asyncio
 import hashlib
+import socket
 from collections.abc import Mapping
 from datetime import datetime
 from email.utils import parsedate_to_datetime
@@ -17,6 +18,7 @@ from xml.etree.ElementTree import Element, ParseError, fromstring
 from fray_coordinator.clock import Clock
 from fray_coordinator.per_process import PerLoop
 from fray_coordinator.store.buckets import (
+    MAX_MESSAGE_CHARACTERS,
     STALE_CREDENTIAL_CODES,
     BucketSettings,
     Location,
@@ -44,6 +46,7 @@ from fray_coordinator.store.interface import (
     NotModified,
     Object,
     PreconditionFailed,
+    Refused,
     Version,
     max_bytes,
 )
@@ -122,6 +125,10 @@ RIGHTS = {
 }
 WRONG_REGION_STATUSES = (301, 302, 307, 400)
 """Statuses with which S3 answers in the wrong region; the answer names the bucket's region."""
+REGION_CODES = frozenset(
+    {"AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "PermanentRedirect", "SignatureDoesNotMatch"}
+)
+"""Codes with which S3, and services like it, refuse requests that are signed for another region than the bucket's."""
 THREAD_BYTES = 1024**2
 """Bytes from which a body's digest is computed in a thread; it takes milliseconds that would block the event loop."""
 
@@ -267,8 +274,13 @@ class S3Backend:
         if code in STALE_CREDENTIAL_CODES:
             await self._access.take()  # there may be new ones by now
         if answer.status >= 300 and answer.status != 304 and not (answer.status == 404 and may_be_absent):
-            after = answer.headers.get("retry-after")
-            raise classify_status(answer.status, f"{code} {message}", RIGHTS[right or method], after)
+            after, text = answer.headers.get("retry-after"), f"{code} {message}"
+            if code in REGION_CODES or answer.status == 301:
+                remedy = (await self._access.get()).region_remedy
+                if code == "SignatureDoesNotMatch":
+                    remedy = f"the secret key or {remedy}"
+                raise Refused(f"HTTP {answer.status}: {' '.join(text.split())[:MAX_MESSAGE_CHARACTERS]}; {remedy}")
+            raise classify_status(answer.status, text, RIGHTS[right or method], after)
         return answer
 
     async def _send(
@@ -295,9 +307,14 @@ class S3Backend:
         sent = self._server_clock.wall()
         now = sent + offset
         signed = signed_headers(method, bucket.netloc, target, text, headers, digest, keys, access.region, now)
-        answer = await client.request(
-            method, f"{bucket.scheme}://{bucket.netloc}{target}?{text}", signed, data, max_body, access.ca_bundle
-        )
+        try:
+            answer = await client.request(
+                method, f"{bucket.scheme}://{bucket.netloc}{target}?{text}", signed, data, max_body, access.ca_bundle
+            )
+        except NotApplied as error:
+            if isinstance(error.__cause__, socket.gaierror) and f".{access.region}." in bucket.netloc:
+                raise NotApplied(f"{error}; {access.region_remedy}") from error
+            raise
         self._server_clock.learn(answer.headers.get("date"), sent)
         return answer
 

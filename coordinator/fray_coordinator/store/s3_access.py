@@ -134,6 +134,11 @@ class S3Access:
     credentials: Any
     ca_bundle: str = ""
 
+    @property
+    def region_remedy(self) -> str:
+        """What to do if the region may be wrong."""
+        return f"the region may be wrong: AWS_REGION, or the profile, says {self.region!r}; give the bucket's"
+
     async def keys(self) -> S3Keys:
         """The keys for the next request. Raises `AttemptFailed`."""
         if isinstance(self.credentials, S3Keys):
@@ -247,9 +252,11 @@ def _failure(error: Exception) -> AttemptFailed:
     if isinstance(error, ImportError):
         keys = "keys that are neither in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY nor in a plain profile"
         return Refused(f"{keys} need {error.name}, which is not installed; in a clone of Fray: pip install '.[s3]'")
-    from botocore.exceptions import HTTPClientError
+    from botocore.exceptions import HTTPClientError, InvalidRegionError
 
     if isinstance(error, HTTPClientError | OSError):
         return NotApplied(f"the server that gives credentials does not answer: {error}")
+    if isinstance(error, InvalidRegionError):
+        return Refused(f"{error} Correct AWS_REGION, or the region of the profile")
     text = f"{error}; `aws configure` and the AWS_* variables say where credentials come from"
     return Refused(text, may_pass=True)
