@@ -16,7 +16,7 @@ from fray_coordinator.core import Core
 from fray_coordinator.jobs.lookup import jobs_by_id, live_agents, read_jobs, refreshed_agents
 from fray_coordinator.jobs.waiting import PollBackoff
 from fray_coordinator.jobs.why_machines import machines_for
-from fray_coordinator.jobs.why_waiting import reasons_by_job, reservations_around
+from fray_coordinator.jobs.why_waiting import reasons_by_job, reservations_around, with_claims
 from fray_coordinator.protocol.transitions import is_waiting
 from fray_layouts.records import JobRecord
 
@@ -136,7 +136,7 @@ async def explain_absence(core: Core, jobs: Sequence[str], on_machines: Callable
     machines = await machines_for(core, records, around)
     if machines:
         on_machines()
-    waiting = reasons_by_job(filter(is_waiting, records), live, core.now(), around, machines)
+    waiting = reasons_by_job(filter(is_waiting, records), with_claims(live, records), core.now(), around, machines)
     states = Counter(_state(core, job, waiting.get(job.id, "")) for job in records)
     reasons = [f"{count} {text}" for text, count in states.most_common(_MAX_REASONS)]
     return "; ".join(reasons)

@@ -83,7 +83,7 @@ def test_on_a_terminal_ctrl_c_asks_whether_to_stop(empty: Shell, tmp_path: Path)
     with Terminal(tmp_path, environ) as terminal:
         for answer, status in (("n", "pending"), ("y", "stopped")):
             terminal.type(f"{sys.executable} program.py {empty.root}\n")
-            terminal.until("waits")
+            terminal.until(r"\nwaits\n")  # not the path of the interpreter
             terminal.type("\x03")
             terminal.until(r"2 jobs that this program launched go on; `fray stop job-0-\S+ job-1-\S+` stops them\n")
             terminal.until(r"stop now\? \[y/N\] ")

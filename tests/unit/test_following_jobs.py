@@ -185,6 +185,18 @@ async def test_jobs_that_wait_for_room_say_so_and_agents_are_asked_rarely(cluste
     assert core.store.usage.lists - before == 3, "after 2, 32 and 92 s"
 
 
+async def test_a_job_that_was_claimed_since_the_agents_last_heartbeat_takes_its_room(cluster: Cluster) -> None:
+    core = await cluster.core()
+    running, pending = await submitted(core, 2)
+    await claimed(core, running)
+    one = Resources(cpu=1000)
+    agent = AgentRecord(id="agent", host="host", pool="default", capacity=one, free=one, interval=1e6)
+    await core.records.write(AgentKeys.key("agent"), AgentRecord, agent, None)
+    short = r"no agent can take it now: agent \(1 job there; cpu: 1 core wanted, 0 free\)"
+    with pytest.raises(TimeoutError, match=f"0 of 2 jobs done, 1 running, 1 waiting after .*: {short}"):
+        await wait_for(core, [running, pending], timeout=100, on_progress=lambda now: None)
+
+
 async def test_nothing_is_asked_for_jobs_that_run_and_no_wait_fails_for_want_of_a_reason(cluster: Cluster) -> None:
     core = await cluster.core()
     running, pending = await submitted(core, 2)

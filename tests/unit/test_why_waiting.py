@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from fray_coordinator.jobs.why_waiting import reasons_by_job, why_stuck, why_waiting
+from fray_coordinator.jobs.why_waiting import reasons_by_job, why_stuck, why_waiting, with_claims
 from fray_layouts.records import AgentRecord, AttemptExit, Holding, JobLease, JobRecord, PastAttempt, Resources
 from fray_layouts.spec_parsing import parse_spec
 
@@ -105,3 +105,16 @@ def test_a_running_job_whose_agent_is_silent_says_so() -> None:
     assert why_stuck(running, [agent("b")]).startswith("its agent a was not heard of lately: it has died, ")
     assert why_stuck(msgspec.structs.replace(running, ended_at=NOW), []) == ""
     assert why_stuck(job(), []) == ""
+
+
+def test_jobs_that_were_claimed_since_the_last_heartbeat_take_room() -> None:
+    waits = job("waits")
+    claimed = msgspec.structs.replace(job("claimed"), status="running", lease=JobLease(agent="a", host="h", since=NOW))
+    before = agent("a", 1000)
+    assert why_waiting(waits, [before], NOW) == "a has room and should claim it soon"
+    says = "no agent can take it now: a (1 job there; cpu: 1 core wanted, 0 free)"
+    assert why_waiting(waits, with_claims([before], [waits, claimed]), NOW) == says
+    listed = agent("a", 0, holdings={claimed.id: Holding(attempt=1)})
+    assert with_claims([listed], [claimed]) == [listed]
+    elsewhere = msgspec.structs.replace(claimed, lease=JobLease(agent="gone", host="h", since=NOW))
+    assert with_claims([before], [elsewhere]) == [before]

@@ -20,7 +20,7 @@ from fray_coordinator.errors import BadRecord, JobGone, JobNotFound, StoreError
 from fray_coordinator.jobs.job_archive import find_record, reread_record
 from fray_coordinator.jobs.lookup import job_not_found, live_agents, refreshed_agents
 from fray_coordinator.jobs.why_machines import machines_for
-from fray_coordinator.jobs.why_waiting import reasons_by_job, reservations_around
+from fray_coordinator.jobs.why_waiting import reasons_by_job, reservations_around, with_claims
 from fray_coordinator.protocol.claiming import WAITING_TO_START
 from fray_coordinator.protocol.stopping import holders_of
 from fray_coordinator.protocol.transitions import Status, is_terminal, is_waiting
@@ -120,6 +120,7 @@ class WaitingReasons:
     async def update(self, jobs: Iterable[JobRecord]) -> str:
         """Update with the present jobs; returns the reasons if they have changed since the last update, else ""."""
         now = self.core.clock.boottime()
+        jobs = list(jobs)
         waiting = [job for job in jobs if job.status in WAITING_TO_START]
         self._since = {job.id: self._since.get(job.id, now) for job in waiting}
         late = [job for job in waiting if now - self._since[job.id] >= WARN_AFTER]
@@ -139,7 +140,7 @@ class WaitingReasons:
                 self._machines = True
                 self.on_machines()
             self._ask_at = min(self._ask_at, self.core.clock.boottime() + next(self._machine_pauses))
-        reasons = reasons_by_job(unknown, self._live or (), self.core.now(), around, machines)
+        reasons = reasons_by_job(unknown, with_claims(self._live or (), jobs), self.core.now(), around, machines)
         found = self._why | {_attempt(job): reasons[job.id] for job in unknown}
         self._why = {key: found[key] for key in map(_attempt, late) if key in found}
         before, self._reported = self._reported, self.text

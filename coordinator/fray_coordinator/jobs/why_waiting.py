@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
+from msgspec import structs
+
 from fray_coordinator.concurrency import map_noting_problems
 from fray_coordinator.core import Core
 from fray_coordinator.jobs.lookup import find_reservation
@@ -22,13 +24,21 @@ from fray_coordinator.protocol.placements.families import goes_before_kept
 from fray_coordinator.protocol.placements.hosts import Room, host_view, room_of
 from fray_coordinator.protocol.placements.owners import Owner, owner_of_job, owner_of_reservation
 from fray_coordinator.protocol.placements.reservations import in_own_bundles, private_views
-from fray_coordinator.protocol.scheduling import elsewhere, entry_of, kind_of_host, resources_of, shape_of, shortage
+from fray_coordinator.protocol.scheduling import (
+    elsewhere,
+    entry_of,
+    kind_of_host,
+    remaining_after,
+    resources_of,
+    shape_of,
+    shortage,
+)
 from fray_coordinator.protocol.stopping import holders_of
 from fray_coordinator.protocol.transitions import Status, is_waiting
 from fray_layouts.escaping import one_line
 from fray_layouts.index_keys import Shape
 from fray_layouts.object_keys import ReservationKeys
-from fray_layouts.records import AgentRecord, JobRecord, Placement, ReservationRecord
+from fray_layouts.records import AgentRecord, Holding, JobRecord, Placement, ReservationRecord
 from fray_layouts.spec import JobSpec, is_gang
 from fray_layouts.states import HoldingPhase, ReservationKind, ReservationState
 from fray_layouts.units import counted, first_names
@@ -119,6 +129,28 @@ def kind_of_job(spec: JobSpec) -> JobKind:
     wants = spec.resources
     place = repr((wants.zone, sorted(wants.regions), sorted(wants.labels.items())))
     return spec.pool, shape_of(spec), call.python if call is not None else "", spec.environment.python, place
+
+
+def with_claims(live: Iterable[AgentRecord], jobs: Iterable[JobRecord]) -> list[AgentRecord]:
+    """The agents' records, with less free room where some of these jobs run that no heartbeat lists yet.
+
+    An agent claims jobs between two heartbeats, and has no room for others then.
+    """
+    agents = {agent.id: agent for agent in live}
+    for job in jobs:
+        agent = agents.get(job.lease.agent) if job.status == Status.RUNNING and job.lease is not None else None
+        if agent is not None and job.id not in agent.holdings and not is_gang(job.spec):
+            left = remaining_after(agent.free, shape_of(job.spec))
+            free = structs.replace(
+                agent.free,
+                cpu=max(0, left.cpu),
+                memory=max(0, left.memory),
+                disk=max(0, left.disk),
+                device_count=max(0, left.device_count),
+            )
+            holdings = {**agent.holdings, job.id: Holding(attempt=job.attempt)}
+            agents[agent.id] = structs.replace(agent, free=free, holdings=holdings)
+    return list(agents.values())
 
 
 def why_waiting(

@@ -39,7 +39,7 @@ def command(app: App, everything: bool, limit: int | None, watch: bool, **filter
 
 def _lister(app: App, chosen: JobFilter, everything: bool, limit: int | None, clear: bool) -> Any:
     from fray.cli.job_view import JOB_COLUMNS, job_json, job_row, usage_json
-    from fray_coordinator.jobs.why_waiting import reasons_by_job, why_stuck
+    from fray_coordinator.jobs.why_waiting import reasons_by_job, why_stuck, with_claims
     from fray_coordinator.protocol.transitions import is_waiting
 
     empty = "no job waits or runs; --all also lists finished jobs"
@@ -53,7 +53,7 @@ def _lister(app: App, chosen: JobFilter, everything: bool, limit: int | None, cl
         if clear and not app.json:
             click.clear()  # only now that the jobs are read, so that the screen is never empty
         app.warn(problems)
-        waiting = reasons_by_job(filter(is_waiting, jobs), live, now, around, machines)
+        waiting = reasons_by_job(filter(is_waiting, jobs), with_claims(live, jobs), now, around, machines)
         waiting |= {job.id: why for job in jobs if (why := why_stuck(job, live))}
         data: list[dict[str, Any]] = [
             {
