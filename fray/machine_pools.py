@@ -214,6 +214,7 @@ async def store_environment(
 
     fields = {
         "extras": written.extras,
+        "groups": written.groups,
         "pip_packages": written.pip_packages,
         "docker_image": written.docker_image,
     }

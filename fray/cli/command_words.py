@@ -130,7 +130,8 @@ def missing_files(command: Sequence[str], sent: Sent | None) -> Iterator[str]:
         yield f"there is no file {main.text} here{_suggestion(main.text)}"
     if sent is None:
         return
-    here = dict.fromkeys(path for word in command if (path := _named_path(word)))
+    words = [*command, *_places(main)]
+    here = dict.fromkeys(path for word in words if (path := _named_path(word)))
     if sent.folder is None and here:
         yield (
             f"the job gets no copy of {', '.join(here)}: this folder is not a project (it has no pyproject.toml, "
@@ -141,6 +142,12 @@ def missing_files(command: Sequence[str], sent: Sent | None) -> Iterator[str]:
             f"the job gets no copy of {', '.join(left_out)}, which .gitignore or .frayignore leaves out; take it "
             "out of there (for .gitignore, `git add -f` is enough), or let the job read it from storage"
         )
+
+
+def _places(main: Main) -> list[str]:
+    """Where a module that a command runs may be in this folder."""
+    place = main.text.replace(".", "/") if main.kind is Kind.MODULE else ""
+    return [f"{place}.py", place] if place else []
 
 
 def _named_path(word: str) -> str | None:

@@ -44,12 +44,14 @@ class WarmEnvironment(SpecPart, kw_only=True):
     Attributes:
         workspace: folder of the project whose packages it has, relative to the file; "" for none.
         extras: extras of the project that are installed with its packages.
+        groups: dependency groups of it that are installed too.
         pip_packages: requirements that are installed on top.
         docker_image: the container image to pull; "" for none.
     """
 
     workspace: str = ""
     extras: list[str] = msgspec.field(default_factory=list)
+    groups: list[str] = msgspec.field(default_factory=list)
     pip_packages: list[str] = msgspec.field(default_factory=list)
     docker_image: Annotated[str, Meta(max_length=MAX_IMAGE)] = ""
 

@@ -63,10 +63,10 @@ def hosts(root: str, wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
             agent.kill()
 
 
-def fray_run(root: str, project: Path, pool: str) -> tuple[str, str]:
+def fray_run(root: str, project: Path, pool: str, *program: str) -> tuple[str, str]:
     """The output of `fray run` in the project's folder: that of the job, and its own messages."""
     run = [sys.executable, "-m", "fray", "run", "--root", root, "--pool", pool]
-    command = [*run, "--", "python", "-m", "reviews", "--top", "3"]
+    command = [*run, "--", *(program or ("python", "-m", "reviews")), "--top", "3"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, cwd=project)
     assert done.returncode == 0, done.stderr
     return done.stdout, done.stderr
@@ -86,6 +86,8 @@ def test_one_command_runs_the_project_on_agents_that_have_none_of_its_packages(
     printed, said = fray_run(root, project, "second")
     assert printed.endswith(PROJECT_REPORT)
     assert "already there" in said
+
+    assert fray_run(root, project, "first", "reviews")[0] == printed, "its console script does the same"
 
     report = project / "src" / "reviews" / "report.py"
     report.write_text(report.read_text().replace('"reviews", "stars"', '"reviews", "mean stars"'))

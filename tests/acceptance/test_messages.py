@@ -320,6 +320,7 @@ def test_a_warning_names_the_files_that_the_job_does_not_get(shell: Shell) -> No
         "fray: the job gets no copy of train.py: this folder is not a project (it has no pyproject.toml, uv.lock, "
         ".git or requirements.txt); give --workspace . to copy it\n"
     )
+    assert shell("run", "--detach", "--", "python", "-m", "train").stderr == done.stderr
     done = shell("run", "--detach", "--", "python", "trian.py")
     assert done.stderr == "fray: there is no file trian.py here; did you mean train.py?\n"
 

@@ -74,11 +74,18 @@ def _clear(app: App, pool: str | None) -> None:
 @_subcommand("warm")
 @click.option("--workspace", metavar="DIR", help="The project; by default the one around the current directory.")
 @click.option("--extra", multiple=True, metavar="NAME", help="An extra of the project, to install with its packages.")
+@click.option("--group", multiple=True, metavar="NAME", help="A dependency group of the project, to install too.")
 @click.option("--with", multiple=True, metavar="PACKAGE", help="A requirement to install on top.")
 @click.option("--image", default="", help="Container image to pull; needs --pool.")
 @_pool_option
 def _warm(
-    app: App, workspace: str | None, extra: tuple[str, ...], image: str, pool: str | None, **options: Any
+    app: App,
+    workspace: str | None,
+    extra: tuple[str, ...],
+    group: tuple[str, ...],
+    image: str,
+    pool: str | None,
+    **options: Any,
 ) -> None:
     """Build the environment of a project before its jobs need it."""
     from fray.workspace.choice import AUTO, named_workspace
@@ -91,13 +98,17 @@ def _warm(
     assert folder is not None, "a project that is required was found"
     if pool is not None:
         written = WarmEnvironment(
-            workspace=str(folder), extras=list(extra), pip_packages=list(options["with"]), docker_image=image
+            workspace=str(folder),
+            extras=list(extra),
+            groups=list(group),
+            pip_packages=list(options["with"]),
+            docker_image=image,
         )
         app.run(lambda core: _add_to_pool(core, pool, written), create=True)
         _show_named(app, pool)
         return
     began = time.monotonic()
-    python = asyncio.run(_build_environment(folder, extra, options["with"]))
+    python = asyncio.run(_build_environment(folder, extra, group, options["with"]))
     seconds = format_duration(time.monotonic() - began)
     app.show({"workspace": str(folder), "python": python}, lambda: output.echo(f"{python} is ready after {seconds}"))
 
@@ -128,18 +139,21 @@ def _show_named(app: App, pool: str) -> None:
         (
             each.workspace.blob.rpartition("/")[2][:_SHOWN_DIGITS] if each.workspace is not None else "",
             " ".join(each.extras),
+            " ".join(each.groups),
             " ".join(each.pip_packages),
             each.python,
             each.docker_image,
         )
         for each in named
     ]
-    titles = ("WORKSPACE", "EXTRAS", "WITH", "PYTHON", "IMAGE")
+    titles = ("WORKSPACE", "EXTRAS", "GROUPS", "WITH", "PYTHON", "IMAGE")
     empty = f"the pool {pool} names no environment"
     app.show([to_builtins(each) for each in named], lambda: output.print_table(titles, rows, empty))
 
 
-async def _build_environment(folder: Path, extras: tuple[str, ...], requirements: tuple[str, ...]) -> str:
+async def _build_environment(
+    folder: Path, extras: tuple[str, ...], groups: tuple[str, ...], requirements: tuple[str, ...]
+) -> str:
     """Build the environment of the workspace as agents do; return the path of its interpreter."""
     from fray.workspace.archive import packed
     from fray.workspace.projects import read_project
@@ -154,7 +168,11 @@ async def _build_environment(folder: Path, extras: tuple[str, ...], requirements
     archive, project = packed(folder, files), read_project(folder, {file.name for file in files})
     workspace = WorkspaceSpec(blob=BlobKeys.key(time.time(), archive.digest), dependencies=project.dependencies)
     environment = EnvironmentSpec(
-        workspace=workspace, extras=list(extras), pip_packages=list(requirements), python=project.python
+        workspace=workspace,
+        extras=list(extras),
+        groups=list(groups),
+        pip_packages=list(requirements),
+        python=project.python,
     )
     spec = JobSpec(name="warm", entrypoint=EntrypointSpec(command=["python"]), environment=environment)
     if not needs_interpreter(spec):
