@@ -6,6 +6,7 @@ import asyncio
 import functools
 import json
 import logging
+import shlex
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -118,7 +119,49 @@ def as_command(function: Callable[..., Any]) -> click.Command:
     for option in reversed(_OPTIONS):
         run = option(run)
     name = function.__module__.rpartition(".")[2]
-    return click.command(name)(run)
+    return click.command(name, cls=_Command)(run)
+
+
+class _Command(click.Command):
+    """A command of `fray`. One that takes a job's words has no options after the first of them, unless `--` is there.
+
+    An option after the first word could be the job's own or one of `fray`, so it is taken for neither.
+    """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        words = next((part.name for part in self.params if part.type is click.UNPROCESSED), None)
+        if words is None:
+            return super().parse_args(ctx, args)
+        ctx.allow_interspersed_args = False
+        given = list(args)
+        left = super().parse_args(ctx, args)
+        _refuse_unclear_option(given, len(ctx.params[words] or ()))
+        return left
+
+
+def _refuse_unclear_option(given: list[str], count: int) -> None:
+    """Raise UsageError if one of the last `count` arguments, a job's words without `--`, is an option."""
+    before, words = given[: len(given) - count], given[len(given) - count :]
+    option = next((word for word in words if word.startswith("-") and word != "-"), None)
+    if option is not None and before[-1:] != ["--"]:
+        options = "OPTIONS " if before else ""
+        named = f", because {option} could be an option of either" if option != "--" else ""
+        command = shlex.join(word for word in words if word != "--")
+        raise click.UsageError(f"put -- before the command{named}: fray run {options}-- {command}")
+
+
+class Subcommands(click.Group):
+    """The group of a command that has subcommands, such as `fray pool`."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        word, group = args[0], self.name or ""
+        if word not in self.commands and not word.startswith("-"):
+            from fray.cli.other_words import meaning
+
+            ctx.fail(f"there is no command '{group} {word}'; {meaning(word, self.commands, group)}")
+        return super().resolve_command(ctx, args)
 
 
 def subcommand(group: click.Group, name: str) -> Callable[[Callable[..., Any]], click.Command]:

@@ -45,20 +45,6 @@ _COMMANDS = {
 }
 
 
-_NAMES_ELSEWHERE = {
-    **dict.fromkeys(("list", "ls", "jobs", "top"), "ps"),
-    **dict.fromkeys(("launch", "exec", "start", "job"), "run"),
-    **dict.fromkeys(("cancel", "kill", "rm", "delete"), "stop"),
-    **dict.fromkeys(("describe", "show", "get", "inspect"), "status"),
-    **dict.fromkeys(("worker", "join"), "agent"),
-    **dict.fromkeys(("nodes", "workers"), "agents"),
-    "leave": "drain",
-    **dict.fromkeys(("check", "hello"), "doctor"),
-    **dict.fromkeys(("pools", "cluster"), "pool"),
-}
-"""What other systems call these commands; used for hints only."""
-
-
 EXIT_INTERRUPTED = 130
 """The exit code after Ctrl-C, as of a shell: 128 and the number of SIGINT."""
 
@@ -88,12 +74,9 @@ class CommandGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         word = args[0]
         if word not in _COMMANDS and not word.startswith("-"):
-            import difflib  # costs some milliseconds, and few mistype
+            from fray.cli.other_words import meaning  # costs some milliseconds, and few mistype
 
-            near = difflib.get_close_matches(word, _COMMANDS, n=1, cutoff=0.7)  # by 0.6 "frobnicate" is near "rotate"
-            meant = _NAMES_ELSEWHERE.get(word) or (near[0] if near else "")
-            hint = f"did you mean `fray {meant}`?" if meant else "`fray --help` lists all commands"
-            ctx.fail(f"there is no command {word!r}; {hint}")
+            ctx.fail(f"there is no command {word!r}; {meaning(word, _COMMANDS)}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -23,7 +23,34 @@ from tests.support.shell import FRAY, Shell
 from tests.support.waiting import wait_until
 
 TYPED = [
-    ("cancel zebra", "there is no command 'cancel'; did you mean `fray stop`?"),
+    ("cancel zebra", "there is no command 'cancel'; `fray stop JOB` stops a job"),
+    (
+        "exec zebra bash",
+        "there is no command 'exec'; Fray has no such command; nobody enters a job that runs: `fray status JOB` "
+        "describes a job and what it uses, and `fray logs -f JOB` follows its output",
+    ),
+    (
+        "rm zebra",
+        "there is no command 'rm'; Fray has no such command; `fray stop JOB` stops a job, and the records of jobs "
+        "that have ended are removed by themselves",
+    ),
+    (
+        "lauch train.py",
+        "there is no command 'lauch'; there is no 'launch' either; `fray run -- COMMAND` runs a command and follows it",
+    ),
+    ("frobnicate", "there is no command 'frobnicate'; `fray --help` lists all commands"),
+    ("pool list", "there is no command 'pool list'; the commands of `fray pool` are set, show, ls, rm"),
+    ("queue psuh work 1", "there is no command 'queue psuh'; did you mean `fray queue push`?"),
+    (
+        "run python -c 'print(1)'",
+        "put -- before the command, because -c could be an option of either: fray run -- python -c 'print(1)'",
+    ),
+    (
+        "run --cpu 2 python train.py --timeout 5",
+        "put -- before the command, because --timeout could be an option of either: fray run OPTIONS -- python "
+        "train.py --timeout 5",
+    ),
+    ("run python -- -c 'print(1)'", "put -- before the command: fray run -- python -c 'print(1)'"),
     ("sumbit job.yaml", "there is no command 'sumbit'; did you mean `fray submit`?"),
     ("ps", "no cluster is given; give --root ROOT or set FRAY_CLUSTER_SPEC"),
     (
@@ -236,6 +263,21 @@ def test_a_failed_job_says_why(words: str, reason: str, shell: Shell) -> None:
     _, _, why = last.partition(" failed: ")
     why = re.sub(r"(/\S+/)?python[0-9.]*:", "PYTHON:", re.sub(r"'/\S+/trian", "'WORK/trian", why))
     assert re.sub(r"\b(peak|with|pid|line) [\d,]+", r"\1 N", why) == reason
+
+
+def test_a_script_with_line_endings_of_windows_says_so_and_the_remedy_works(shell: Shell) -> None:
+    script = shell.root.parent / "s.sh"
+    script.write_bytes(b"#!/bin/sh\r\ntrue\r\n")
+    script.chmod(0o755)
+    last = last_error_line(["run", "--", str(script)], shell.root.parent, FRAY_CLUSTER_SPEC=str(shell.root))
+    _, _, why = last.partition(" failed: ")
+    reason, _, remedy = normalized(why, PLACE=script.parent).partition("; convert it: ")
+    assert reason == (
+        "exited: program 'PLACE/s.sh' has the line endings of Windows (CR LF), and there is no interpreter whose name "
+        "ends in CR"
+    )
+    subprocess.run(remedy.replace("PLACE", str(script.parent)), shell=True, check=True)
+    assert script.read_bytes() == b"#!/bin/sh\ntrue\n"
 
 
 def test_a_job_that_cannot_run_says_which_resources_are_short(shell: Shell) -> None:

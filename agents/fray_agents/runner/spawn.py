@@ -151,6 +151,22 @@ def _exec_task(
         os._exit(NOT_FOUND)
 
 
+_FIRST_LINE_BYTES = 256
+"""What Linux reads of a script to find its interpreter."""
+
+
+def _interpreter_trouble(path: str, program: str) -> str:
+    """Why a program that exists has no interpreter here, with the remedy."""
+    with open(path, "rb") as file:
+        begin, line_end, _ = file.read(_FIRST_LINE_BYTES).partition(b"\n")
+    if begin.startswith(b"#!") and line_end and begin.endswith(b"\r"):
+        return (
+            "has the line endings of Windows (CR LF), and there is no interpreter whose name ends in CR; convert it: "
+            f"sed -i 's/\\r$//' {program}"
+        )
+    return "names an interpreter that is not on this host; install it there, or correct the program's first line"
+
+
 def _raise_failure(stage: str, number: int, command: list[str], env: dict[str, str], cwd: str) -> NoReturn:
     reason, program = os.strerror(number), command[0]
     if stage != "exec" or number in _HOST_ERRORS:
@@ -158,8 +174,9 @@ def _raise_failure(stage: str, number: int, command: list[str], env: dict[str, s
     if number not in (errno.ENOENT, errno.ENOTDIR):
         raise NotExecutable(NOT_EXECUTABLE, f"program {program!r} cannot be executed: {reason}")
     places = [cwd] if "/" in program else env.get("PATH", os.defpath).split(":")
-    if any(os.path.exists(os.path.join(cwd, place, program)) for place in places):
-        raise NotExecutable(NOT_FOUND, f"program {program!r} names an interpreter that is not on this host")
+    there = (os.path.join(cwd, place, program) for place in places)
+    if path := next(filter(os.path.exists, there), None):
+        raise NotExecutable(NOT_FOUND, f"program {program!r} {_interpreter_trouble(path, program)}")
     place, remedy = "not found on this host", "install it there or give its full path"
     if "/" in program and not os.path.isabs(program):
         place = "is not in the folder where the job starts"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fray.cli import output
-from fray.cli.app import App, subcommand
+from fray.cli.app import App, Subcommands, subcommand
 from fray_layouts.units import format_duration
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _SHOWN_DIGITS = 12
 _NO_PACKAGES = "{} names no packages; name some with --with"
 
 
-@click.group(name="env")
+@click.group(cls=Subcommands, name="env")
 def command() -> None:
     """List, prebuild and remove the environments and workspaces that this user's agents keep on this host.
 

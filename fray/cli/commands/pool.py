@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fray.cli import output
-from fray.cli.app import App, subcommand
+from fray.cli.app import App, Subcommands, subcommand
 from fray.cli.options import DurationType
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _COLUMNS = ("POOL", "PROVIDER", "TYPE", "ZONES", "MIN", "MAX", "MACHINES", "WANTED", "AN HOUR", "LIMIT")
 
 
-@click.group(name="pool")
+@click.group(cls=Subcommands, name="pool")
 def command() -> None:
     """Show and set what machines the pools may have. Fray makes and removes the machines by itself.
 

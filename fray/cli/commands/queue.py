@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from fray.cli import output
-from fray.cli.app import App, subcommand
+from fray.cli.app import App, Subcommands, subcommand
 from fray.cli.options import DurationType
 from fray_layouts.errors import InvalidInput
 from fray_layouts.units import format_duration
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-@click.group(name="queue", invoke_without_command=True)
+@click.group(cls=Subcommands, name="queue", invoke_without_command=True)
 @click.pass_context
 def command(context: click.Context) -> None:
     """Inspect and change queues; without a subcommand, list them.
