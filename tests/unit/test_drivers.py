@@ -110,10 +110,11 @@ async def test_owned_jobs_of_a_killed_driver_end_and_detached_ones_continue(clus
         assert ended.exit is not None
         assert (ended.exit.kind, ended.exit.message) == (
             "lost",
-            "the program sent no more heartbeats; the jobs that it owned end with it",
+            "the program sent no more heartbeats (killed, asleep or frozen); the jobs that it owned end with it",
         )
         assert left.stop is not None
-        assert left.stop.reason == f"its parent {job} no longer runs"
+        silent = "it has ended, or was silent for too long (killed, asleep or frozen)"
+        assert left.stop.reason == f"its parent {job} no longer runs: {silent}"
         assert (await job_now(program.core, detached.id)).status == "pending"
         assert await naming.lookup(program.core, "ns", "a") == []
         assert coordinator.problems == {}

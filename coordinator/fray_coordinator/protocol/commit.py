@@ -88,6 +88,8 @@ def requeue_lost(
     if job.stop is not None:
         return stop_now(job, now, job.stop.reason, job.stop.by)
     if job.driver:
-        lost.message = "the program sent no more heartbeats; the jobs that it owned end with it"
+        lost.message = (
+            "the program sent no more heartbeats (killed, asleep or frozen); the jobs that it owned end with it"
+        )
         return fail_for_good(job, lost, now, "")
     return after_loss(job, lost, job.lease, now, settings)

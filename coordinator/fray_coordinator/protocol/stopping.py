@@ -102,8 +102,9 @@ def judge_child(child: JobRecord, parent: JobRecord | None, now: float, adoption
 
 
 def cascade_reason(child: JobRecord) -> str:
-    """The reason for which a child is stopped, for people. The parent may be a driver."""
-    return f"its parent {child.parent.job if child.parent else ''} no longer runs"
+    """The reason for which a child is stopped, for people. The parent may be a driver, on a laptop that slept."""
+    parent = child.parent.job if child.parent else ""
+    return f"its parent {parent} no longer runs: it has ended, or was silent for too long (killed, asleep or frozen)"
 
 
 def adopted(child: JobRecord, parent: str, attempt: int) -> JobRecord | None:
