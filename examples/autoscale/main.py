@@ -79,7 +79,8 @@ class Scene:
         self.wait_until("machines", lambda: self.machines("up"))
         self.preempt(self.machines("up")[0])
         self.wait_until("the jobs", lambda: self.ended() == JOBS)
-        self.tell(f"all jobs have succeeded, on {len(self.machines())} machines")
+        again = sum(info.preemptions > 0 for info in self.cluster.list_jobs())
+        self.tell(f"all jobs have succeeded, on {len(self.machines())} machines; {again} of them began again")
 
         if self.place.slice_type:
             self.run_gang()
@@ -97,7 +98,7 @@ class Scene:
         self.place.preempt(machine)
         self.tell(f"{machine.name} is taken away")
         self.wait_until("its end", lambda: self.machine(machine.name).state == "gone")
-        self.tell("it is gone, and others have its jobs")
+        self.tell("it is gone; jobs that ran there begin again on others")
 
     def run_gang(self) -> None:
         resources = ResourceConfig.with_tpu(self.place.slice_type, slice_count=SLICES, cpu=1)

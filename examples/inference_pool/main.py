@@ -12,6 +12,7 @@ Needs numpy, here and on the agents' hosts: `pip install '.[demo]'` in a clone.
 from __future__ import annotations
 
 import argparse
+import os
 import string
 from dataclasses import dataclass
 
@@ -27,6 +28,8 @@ from fray.cluster import (
     ResourceConfig,
     StorageCluster,
     current_cluster,
+    open_cluster,
+    storage_cluster,
 )
 from fray.rpc import ActorContext, ActorServer
 
@@ -129,12 +132,13 @@ def run(cluster: StorageCluster, config: Config) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--root", help="a cluster with agents; by default a private one")
+    parser.add_argument("--root", help="a cluster with agents; by default FRAY_CLUSTER_SPEC, else a private one")
     parser.add_argument("--servers", type=int, default=Config.servers)
     parser.add_argument("--repeats", type=int, default=Config.repeats, help="how often all prompts are asked")
     options = parser.parse_args()
     config = Config(options.servers, options.repeats)
-    with StorageCluster(options.root) if options.root else LocalCluster() as cluster:
+    root = options.root or os.environ.get("FRAY_CLUSTER_SPEC")
+    with storage_cluster(open_cluster(root)) if root else LocalCluster() as cluster:
         run(cluster, config)
 
 

@@ -14,6 +14,7 @@ Needs numpy, here and on the agents' hosts: `pip install '.[demo]'` in a clone.
 from __future__ import annotations
 
 import argparse
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -31,6 +32,8 @@ from fray.cluster import (
     ResourceConfig,
     StorageCluster,
     current_cluster,
+    open_cluster,
+    storage_cluster,
 )
 from fray.rpc import ActorServer
 
@@ -207,11 +210,12 @@ class MultiSliceJob:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--root", help="a cluster with agents; by default a private one")
+    parser.add_argument("--root", help="a cluster with agents; by default FRAY_CLUSTER_SPEC, else a private one")
     parser.add_argument("--steps", type=int, default=Config.steps, help="of training")
     parser.add_argument("--pause", type=float, default=Config.pause, help="seconds that a gradient takes longer")
     options = parser.parse_args()
-    with StorageCluster(options.root) if options.root else LocalCluster() as cluster:
+    root = options.root or os.environ.get("FRAY_CLUSTER_SPEC")
+    with storage_cluster(open_cluster(root)) if root else LocalCluster() as cluster:
         MultiSliceJob(cluster, Config(steps=options.steps, pause=options.pause)).run()
 
 

@@ -14,6 +14,7 @@ Needs numpy, here and on the agents' hosts: `pip install '.[demo]'` in a clone.
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from collections import deque
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ from fray.cluster import (
     ResourceConfig,
     StorageCluster,
     current_cluster,
+    open_cluster,
+    storage_cluster,
 )
 from fray.rpc import ActorServer
 
@@ -224,11 +227,12 @@ def run(cluster: StorageCluster, config: Config) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--root", help="a cluster with agents; by default a private one")
+    parser.add_argument("--root", help="a cluster with agents; by default FRAY_CLUSTER_SPEC, else a private one")
     parser.add_argument("--workers", type=int, default=Config.workers, help="rollout jobs")
     parser.add_argument("--rate", type=float, default=Config.rate, help="of learning")
     options = parser.parse_args()
-    with StorageCluster(options.root) if options.root else LocalCluster(max_workers=8) as cluster:
+    root = options.root or os.environ.get("FRAY_CLUSTER_SPEC")
+    with storage_cluster(open_cluster(root)) if root else LocalCluster(max_workers=8) as cluster:
         run(cluster, Config(workers=options.workers, rate=options.rate))
 
 

@@ -46,9 +46,9 @@ UNDER_WAY = {
 class Running:
     """A running example that prints into a file."""
 
-    def __init__(self, name: str, options: list[str], place: Path) -> None:
+    def __init__(self, name: str, options: list[str], place: Path, **environ: str) -> None:
         self.output = place / f"{name}.txt"
-        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1", **environ}
         with self.output.open("wb") as file:
             command = [sys.executable, str(EXAMPLES / name / "main.py"), *options]
             self.process = subprocess.Popen(command, cwd=place, env=environment, stdout=file, stderr=subprocess.STDOUT)
@@ -95,7 +95,7 @@ def after_a_kill(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[dic
         both = stack.enter_context(agents(root, place / "work", count=2, cores=4))
         cluster = stack.enter_context(StorageCluster(root))
         running = {
-            name: stack.enter_context(Running(name, ["--root", root, *options], place))
+            name: stack.enter_context(Running(name, options, place, FRAY_CLUSTER_SPEC=root))
             for name, options in LONGER.items()
         }
         wait_until(lambda: all(example.has_said(UNDER_WAY[name]) for name, example in running.items()))
