@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import socket
@@ -13,6 +14,12 @@ import pytest
 from click.testing import CliRunner
 
 from fray.cli import cli
+from fray_coordinator.core import open_core
+from fray_coordinator.jobs.claiming import Claimed, try_claim
+from fray_coordinator.jobs.lookup import read_job
+from fray_coordinator.protocol.scheduling import entry_of
+from fray_layouts.object_keys import AgentKeys
+from fray_layouts.records import AgentRecord, Resources
 from tests.support.left_behind import started
 from tests.support.shell import FRAY, Shell
 
@@ -212,3 +219,20 @@ def test_a_command_that_is_terminated_while_it_follows_a_job_says_that_the_job_g
     assert f"{job} keeps running; `fray stop {job}` stops it" in following.stderr.read()
     assert following.wait(200) == 143
     assert empty.json("status", job)["status"] == "pending"
+
+
+def test_a_job_that_was_claimed_since_the_last_heartbeat_takes_room_in_the_reasons(empty: Shell) -> None:
+    claimed, waits = (empty.detached("--name", name, "--", "true") for name in ("claimed", "waits"))
+
+    async def claim() -> None:
+        core = await open_core(empty.root.as_uri())
+        one = Resources(cpu=1000, memory=10**12)
+        agent = AgentRecord(id="agent", host="host", pool="default", capacity=one, free=one, interval=1e6)
+        await core.records.write(AgentKeys.key("agent"), AgentRecord, agent, None)
+        assert isinstance(
+            await try_claim(core, entry_of((await read_job(core, claimed)).record), "agent", "host"), Claimed
+        )
+
+    asyncio.run(claim())
+    (shown,) = [job for job in empty.json("ps") if job["id"] == waits]
+    assert shown["waiting"] == ["no agent can take it now: agent (1 job there; cpu: 1 core wanted, 0 free)"]
