@@ -72,18 +72,25 @@ def _fold(error: BaseException) -> int:
         kept = [at for at, is_hidden in zip(frames, _hidden(frames), strict=True) if not is_hidden]
         hidden += len(frames) - len(kept)
         shown.__traceback__ = _linked(kept)
-        cause = shown.__cause__ or (None if shown.__suppress_context__ else shown.__context__)
+        cause = _cause_of(shown)
         while cause is not None and cause.__traceback__ is not None and _is_inside(cause.__traceback__):
             hidden += len(list(_frames(cause.__traceback__)))
-            cause = cause.__cause__
+            cause = _cause_of(cause)
         if cause is None:
             shown.__cause__ = None
             shown.__suppress_context__ = True
             break
         if shown.__cause__ is not None:
             shown.__cause__ = cause
+        else:
+            shown.__context__ = cause
         shown = cause
     return hidden
+
+
+def _cause_of(error: BaseException) -> BaseException | None:
+    """The exception that is shown before this one."""
+    return error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 
 def _frames(at: TracebackType | None) -> Iterator[TracebackType]:

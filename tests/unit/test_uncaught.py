@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable
 from types import TracebackType
+from typing import Any
 
 import pytest
 
@@ -75,3 +76,29 @@ def test_a_cause_that_is_all_inside_is_left_out(monkeypatch: pytest.MonkeyPatch)
     assert shown(unreadable, monkeypatch) == ["unreadable", "decode_result"]
     monkeypatch.setenv("FRAY_DEBUG", "1")
     assert len(shown(unreadable, monkeypatch)) > 2
+
+
+INSIDE = """
+def act():
+    try:
+        try:
+            step()
+        except ValueError:
+            raise KeyError("inside")
+    except KeyError:
+        raise RuntimeError("outside")
+"""
+
+
+def users_step() -> None:
+    raise ValueError("the user's")
+
+
+def test_the_users_exception_is_shown_although_those_after_it_are_inside(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("FRAY_DEBUG", raising=False)
+    module: dict[str, Any] = {"__name__": "fray.made_up", "step": users_step}
+    exec(INSIDE, module)
+    assert shown(lambda: module["act"](), monkeypatch) == ["users_step", "shown", "<lambda>", "act"]
+    assert "fray: 1 frame inside Fray left out" in capsys.readouterr().err
