@@ -112,7 +112,8 @@ def _hidden(frames: list[TracebackType]) -> list[bool]:
 
 def _is_inside(at: TracebackType) -> bool:
     """Whether a traceback has only frames of Fray and of what it calls."""
-    return all(_module_of(each.tb_frame) in _INSIDE for each in _frames(at))
+    modules = {_module_of(each.tb_frame) for each in _frames(at)}
+    return modules <= _INSIDE and not modules.isdisjoint(_OWN)
 
 
 def _module_of(frame: FrameType) -> str:

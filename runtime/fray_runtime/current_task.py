@@ -12,6 +12,7 @@ from queue import SimpleQueue
 from typing import Literal, Protocol
 
 from fray_runtime.threads import end_process, start_thread
+from fray_runtime.variables import read_variable
 
 PRIVATE_VAR = "FRAY_PRIVATE"
 """Variable of the tasks of a private cluster, with its `PrivateMode`: everything that they launch runs there too."""
@@ -49,7 +50,7 @@ def task_environ() -> Mapping[str, str]:
 
 def private_mode() -> PrivateMode:
     """The mode of the private cluster whose task runs this code; "" if none does."""
-    mode = task_environ().get(PRIVATE_VAR)
+    mode = read_variable(PRIVATE_VAR, task_environ())
     return "" if not mode else "simulated" if mode == "simulated" else "real"
 
 

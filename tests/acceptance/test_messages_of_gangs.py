@@ -33,23 +33,24 @@ TYPED = [
     ("run --tpu v5litepod-16 --gpus 1 -- true", "--gpus and --tpu cannot be combined; give one of them"),
     (
         "submit FILE '{name: a, entrypoint: {command: [ls]}, replicas: 2, slices: 2}'",
-        "slices: 2 is not accepted; only a TPU comes in slices; name a TPU as the device, or leave it out",
+        "job.yaml: slices: 2 is not accepted; only a TPU comes in slices; name a TPU as the device, or leave it out",
     ),
     (
         "submit FILE '{name: a, entrypoint: {command: [ls]}, resources: {device: {kind: tpu, variant: v5litepod-16}}}'",
-        "replicas: 1 is not accepted; give slices: 1 and replicas: 4 for 1 slice of v5litepod-16",
+        "job.yaml: replicas: 1 is not accepted; give slices: 1 and replicas: 4 for 1 slice of v5litepod-16",
     ),
     (
         "submit FILE '{name: a, entrypoint: {command: [ls]}, resources: {device: {kind: tpu, variant: v5-16}}}'",
-        "resources.device.variant: 'v5-16' is not accepted; there are v4-16, v5p-16, v5litepod-16, v6e-16 and others",
+        "job.yaml: resources.device.variant: 'v5-16' is not accepted; there are v4-16, v5p-16, v5litepod-16, v6e-16 "
+        "and others",
     ),
     (
         "submit FILE '{name: a, entrypoint: {command: [ls]}, replicas: 2, same: rack}'",
-        "same: 'rack' is not accepted; give zone, region, or nothing",
+        "job.yaml: same: 'rack' is not accepted; give zone, region, or nothing",
     ),
     (
         "submit FILE '{name: a, entrypoint: {command: [ls]}, replicas: 2, actor: true}'",
-        "replicas: 2 is not accepted; an actor is one process; create a group of actors instead",
+        "job.yaml: replicas: 2 is not accepted; an actor is one process; create a group of actors instead",
     ),
 ]
 """What is typed where there is no cluster. After FILE comes what it holds."""

@@ -45,7 +45,20 @@ def objects_of(root: Path) -> dict[str, bytes]:
 
 
 COMMANDS = [
-    *("actors", "agent", "agents", "coordinate --once", "cost", "doctor", "down", "drain a-1", "fsck"),
+    *(
+        "actors",
+        "agent",
+        "agents",
+        "cat j-1/logs",
+        "coordinate --once",
+        "cost",
+        "cp j-1/logs into",
+        "ls j-1",
+        "doctor",
+        "down",
+        "drain a-1",
+        "fsck",
+    ),
     *(
         "init",
         "logs j-1",

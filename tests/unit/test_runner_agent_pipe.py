@@ -17,6 +17,7 @@ REQUEST: dict[str, Any] = {
     "stdin": "",
     "is_call": False,
     "env": {"A": "1"},
+    "secrets": [],
     "python_path": [],
     "preamble": "",
     "cwd": "",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+import urllib.request
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
@@ -65,6 +66,15 @@ def test_causes_are_shown_in_the_same_way(monkeypatch: pytest.MonkeyPatch) -> No
     # the cause begins where the program caught it
     assert shown(two_steps, monkeypatch)[-1] == "two_steps"
     assert "users_coroutine" in shown(two_steps, monkeypatch)
+
+
+def test_a_cause_in_which_fray_has_no_part_is_shown_as_ever(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("FRAY_DEBUG", raising=False)
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    assert "create_connection" in shown(lambda: opener.open("http://127.0.0.1:9/"), monkeypatch)
+    assert capsys.readouterr().err == ""
 
 
 def test_a_cause_that_is_all_inside_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,8 @@ from tests.support.virtual import Cluster
 TAKEN_AS_THEY_ARE = {"PATH", "TERM", "NO_COLOR"}
 """A list of folders, and two that are compared or whose presence counts."""
 PASSED_ON = {
-    "fray/cli/commands/run.py": "the value of a variable that the user names, for a job",
+    "fray/cli/commands/run.py": "whether the value of a variable that the user names is a path",
+    "fray/cli/job_options.py": "the value of a variable that the user names, for a job",
     "fray/environments.py": "secrets, for a job",
     "agents/fray_agents/provisioning/providers/command.py": "for a program",
     "agents/fray_agents/tasks/thread_task.py": "sets variables, and sets them back",
