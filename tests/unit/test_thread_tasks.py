@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import shutil
 import threading
 from collections.abc import Callable
@@ -52,6 +53,18 @@ def test_a_log_that_cannot_be_completed_blames_the_host(tmp_path: Path, monkeypa
 
 async def exit_of(directory: Path) -> TaskExit:
     return await (await started(directory, lambda: 1)).exit
+
+
+async def test_a_stop_after_the_thread_has_ended_interrupts_no_thread_that_has_its_identity_by_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = await started(tmp_path, lambda: 1)
+    task._thread.join()  # the event loop has not run, and does not know
+    interrupted: list[object] = []
+    monkeypatch.setattr(ctypes.pythonapi, "PyThreadState_SetAsyncExc", lambda *given: interrupted.append(given))
+    task.stop(0.1, "stopped")
+    assert interrupted == []
+    assert (await task.exit).exit.kind == "success"
 
 
 async def test_a_thread_that_does_not_listen_is_stopped_all_the_same(tmp_path: Path) -> None:

@@ -228,6 +228,8 @@ class ThreadTask:
         self._why = ""
         self._on_stop: Callable[[], None] = self._interrupt
         self._stopping = threading.Lock()
+        self._interrupting = threading.Lock()
+        self._may_interrupt = True
         self._log = ThreadLog(spec.directory / "log", echo, spec.secrets)
         self._thread = new_thread(self._work, spec.env["FRAY_JOB_ID"], self._failed)
         if spec.timeout is not None:
@@ -265,8 +267,9 @@ class ThreadTask:
                 call()
 
     def _interrupt(self) -> None:
-        if self._thread.ident is not None:
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread.ident), ctypes.py_object(SystemExit))
+        with self._interrupting:
+            if self._may_interrupt and (thread := self._thread.ident) is not None:
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(SystemExit))
 
     def kill(self) -> None:
         """Count the attempt as ended, whatever the thread does."""
@@ -317,6 +320,8 @@ class ThreadTask:
             end = self._exit_of(error)
         except BaseException as error:
             end = _host_failed(error)
+        with self._interrupting:  # once this thread has ended, a new one may have its identity
+            self._may_interrupt = False
         current_log.set(None)
         if self._log.echo is not None:
             self._log.echo.end()
