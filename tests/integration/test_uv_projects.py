@@ -187,6 +187,7 @@ WORKSPACE = {
 """A workspace of uv, with two members that share a namespace package; there is no project at its top."""
 
 
+@pytest.mark.slow
 def test_the_members_of_a_uv_workspace_go_along_together(tmp_path: Path, root: str) -> None:
     farm = made(tmp_path / "farm", WORKSPACE, "packages/field", "packages/barn")
     uv(farm, "lock", "-q", "--offline", "--no-build-isolation")
