@@ -74,7 +74,7 @@ def run(directory: Path, quick: bool) -> dict[str, Any]:
     count = 3 if quick else 25
     root = directory / "root"
     with agents(root) as (agent,), StorageCluster(str(root)) as cluster:
-        command = [sys.executable, "-m", "fray", "agent", "--root", str(root), "--cpu", "0", "--json"]
+        command = [sys.executable, "-m", "fray", "agent", "--root", str(root), "--pool", "idle", "--json"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, "TMPDIR": str(directory)}) as idle:
             assert idle.stdout is not None
             idle.stdout.readline()
