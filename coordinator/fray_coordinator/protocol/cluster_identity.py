@@ -23,7 +23,9 @@ is repeated after a read needs one as the first did. If another identity is ther
 answered until the cluster is back, so tasks run on as in any outage. An agent that writes its own record on the version
 that it wrote last, or has just done so, needs no further confirmation, nor does one that has just read its own name in
 the lease of a role: ids are used once, so no other cluster has these records. That holds once the root was confirmed
-after the record was created, or the role taken; before, they may have been written elsewhere.
+after the record was created, or the role taken; before, they may have been written elsewhere. One case is left: the
+network delivers the create a second time, late, after another cluster came to the root. Then the agent's beats are
+applied there, and it trusts its leases by them, until it sees the other cluster by its doorbell, pass or a claim.
 """
 
 from msgspec.structs import replace
