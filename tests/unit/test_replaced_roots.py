@@ -188,6 +188,23 @@ async def test_an_agent_that_joined_in_another_cluster_is_no_member_and_claims_n
     assert cluster.keys("agents/") == []
 
 
+async def test_an_agent_whose_record_somebody_overwrites_as_it_joins_joins_again_under_another_id(
+    cluster: Cluster,
+) -> None:
+    own = AgentRecord(id="a", host="h", pool="default", interval=5.0)
+    member = Membership(await cluster.core(local=False), own, Leases(HOST))
+    key = AgentKeys.key("a")
+    odd = Object(b"{}", "odd", 0.0)
+    cluster.connections[-1].before["get_if_changed", key] = lambda: put(cluster, key, odd)
+    await Heartbeat(member, lambda _: None, lambda: None).register()
+    assert member.fenced.is_set()
+    assert cluster.contents.objects[key] is odd
+
+
+async def put(cluster: Cluster, key: str, written: Object) -> None:
+    cluster.contents.set(key, written)
+
+
 async def returned(cluster: Cluster, contents: MemoryContents) -> None:
     cluster.replace(contents)
 

@@ -227,11 +227,17 @@ class Heartbeat:
             member.fenced.set()
             return
         await member.core.store.confirm_root()
-        stored = written.stored
-        if stored is None or await member.core.records.reread(stored) is None:  # it was written in another cluster
+        if not await self._is_there(written.stored):
             member.fenced.set()
             return
         member.core.store.confirm_by(AgentKeys.key(member.id))  # from here on, to see this record confirms the root
+
+    async def _is_there(self, written: Stored[AgentRecord] | None) -> bool:
+        """Whether the record that was just created is there: not written in another cluster, nor overwritten."""
+        try:
+            return written is not None and await self.member.core.records.reread(written) is not None
+        except BadRecord:
+            return False
 
     async def run(self) -> None:
         """Beat until fenced or gone; while beats fail, for whatever reason, trust runs out as in an outage."""
