@@ -64,7 +64,7 @@ class ConnectedCluster(Cluster):
         return "" if is_chosen else self._driver_namespace
 
     @property
-    def is_private(self) -> bool:
+    def ends_with_program(self) -> bool:
         """Whether the cluster ends with this program."""
         return False
 

@@ -2,7 +2,7 @@
 
 `fray ls`, `fray cat` and `fray cp` call this with a path, and so does `fray.filesystem` for programs. Each call finds
 the job by its id or name and reads the list of its outputs: two requests, and one more for each part that it reads. An
-output file named `logs` takes the place of the log.
+output named `logs`, a file or a folder, takes the place of the log.
 """
 
 from __future__ import annotations
@@ -88,11 +88,11 @@ async def find_file(core: Core, path: str) -> JobFile:
         raise NoOutputs(f"{path or '/'} is a folder; name a file in it, as `fray ls` shows them")
     job, manifest = await _read(core, text)
     files = {each.file.path: each for each in slices_of(manifest)}
-    if below in files or below == LOGS:
-        return JobFile(job, manifest, files.get(below))
-    if any(name.startswith(f"{below}/") for name in files):
+    if below not in files and any(name.startswith(f"{below}/") for name in files):
         raise NoOutputs(f"{path} is a folder; name a file in it, as `fray ls {path}` shows them")
-    raise _absent(job, manifest, below)
+    if below not in files and below != LOGS:
+        raise _absent(job, manifest, below)
+    return JobFile(job, manifest, files.get(below))
 
 
 async def file_pieces(core: Core, file: JobFile, start: int = 0, end: int | None = None) -> AsyncGenerator[bytes, None]:

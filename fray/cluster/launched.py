@@ -38,7 +38,7 @@ class Launcher(Protocol):
     root: str
 
     @property
-    def is_private(self) -> bool: ...
+    def ends_with_program(self) -> bool: ...
 
     @property
     def made_up_namespace(self) -> str: ...
@@ -71,7 +71,7 @@ class LaunchedJobs(Interrupted):
 
     def how_to_stop(self, jobs: Sequence[str]) -> str:
         """The clause that says how to stop these jobs."""
-        if self._cluster.is_private:
+        if self._cluster.ends_with_program:
             return "`cluster.terminate(job)` stops one, and they end with this program"
         if len(jobs) <= MAX_NAMED:
             chosen, whose = shlex.join(jobs), "them" if len(jobs) > 1 else "it"
@@ -91,7 +91,7 @@ class LaunchedJobs(Interrupted):
         if not jobs:
             return
         count = "1 job" if len(jobs) == 1 else f"{len(jobs):,} jobs"
-        if self._cluster.is_private:
+        if self._cluster.ends_with_program:
             _say(f"{count} of this program {'ends' if len(jobs) == 1 else 'end'} with it")
             return
         goes = ("goes" if len(jobs) == 1 else "go") if is_sure else "may go"

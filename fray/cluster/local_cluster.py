@@ -137,7 +137,7 @@ class LocalCluster(StorageCluster):
         return self._use_processes
 
     @property
-    def is_private(self) -> bool:
+    def ends_with_program(self) -> bool:
         return self.here
 
     @property

@@ -64,11 +64,12 @@ def private_spec(spec: JobSpec, mode: PrivateMode) -> JobSpec:
         if mode == "real":
             raise InvalidInput("job", spec.name, f"this machine cannot run it ({'; '.join(lacks)}): {_REMEDY}")
         _say_once(f"simulated on this machine: {'; '.join(lacks)}")
-    if left_out := [*spec.environment.extras, *spec.environment.pip_packages]:
+    environment = spec.environment
+    if left_out := [*environment.extras, *environment.groups, *environment.pip_packages]:
         told = ", ".join(left_out)
         _say_once(f"not installed: {told}; jobs of a private cluster use the packages that are installed here")
     resources = ResourceSpec(cpu=0 if is_gang(spec) else min(spec.resources.cpu, 1), hard_cpu=spec.resources.hard_cpu)
-    variables = EnvironmentSpec(env_vars=spec.environment.env_vars, secret_env_vars=spec.environment.secret_env_vars)
+    variables = EnvironmentSpec(env_vars=environment.env_vars, secret_env_vars=environment.secret_env_vars)
     return msgspec.structs.replace(
         spec, resources=resources, environment=variables, pool=_pool(spec), slices=0, spread=False, same=""
     )

@@ -153,9 +153,9 @@ def test_the_command_line_lists_prints_and_copies(done: tuple[str, str], tmp_pat
     assert (tmp_path / "out/deep/model").read_text() == "weights"
     fray("cp", f"{job}/out/loss.csv", f"file://{tmp_path}/new/copy.csv", "--root", root)
     assert (tmp_path / "new/copy.csv").read_text().startswith("step,loss")
-    outside = tmp_path / "outside"
-    outside.mkdir()
-    (tmp_path / "linked/out").mkdir(parents=True)
+    outside = tmp_path / "linked/out-side"  # its name begins like the target's
+    outside.mkdir(parents=True)
+    (tmp_path / "linked/out").mkdir()
     (tmp_path / "linked/out/deep").symlink_to(outside)
     words = [sys.executable, "-m", "fray", "cp", f"{job}/out", str(tmp_path / "linked"), "--root", root]
     refused = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE)

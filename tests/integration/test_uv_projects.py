@@ -145,7 +145,7 @@ MEMBER = """
     version = "0.5"
 
     [project.scripts]
-    run-NAME = "farm.NAME:main"
+    run-NAME = "acre.NAME:main"
 
     [build-system]
     requires = ["hatchling"]
@@ -155,7 +155,7 @@ MEMBER = """
     dev-mode-dirs = ["src"]
 
     [tool.hatch.build.targets.wheel]
-    packages = ["src/farm"]
+    packages = ["src/acre"]
 """
 WORKSPACE = {
     "pyproject.toml": """
@@ -164,11 +164,11 @@ WORKSPACE = {
     """,
     "packages/field/pyproject.toml": MEMBER.replace("NAME", "field"),
     "packages/barn/pyproject.toml": MEMBER.replace("NAME", "barn"),
-    "packages/field/src/farm/field.py": "def wheat(tons):\n    return tons + 1\n",
-    "packages/barn/src/farm/barn.py": """
+    "packages/field/src/acre/field.py": "def wheat(tons):\n    return tons + 1\n",
+    "packages/barn/src/acre/barn.py": """
         import os
 
-        from farm.field import wheat
+        from acre.field import wheat
 
 
         def main():
@@ -178,7 +178,7 @@ WORKSPACE = {
     """,
     "packages/barn/store.py": """
         from fray.cluster import Entrypoint, JobRequest, current_cluster
-        from farm.field import wheat
+        from acre.field import wheat
 
         cluster = current_cluster()
         print(cluster.result(cluster.launch(JobRequest("store", Entrypoint.from_callable(wheat, args=[4])))))
@@ -189,7 +189,7 @@ WORKSPACE = {
 
 @pytest.mark.slow
 def test_the_members_of_a_uv_workspace_go_along_together(tmp_path: Path, root: str) -> None:
-    farm = made(tmp_path / "farm", WORKSPACE, "packages/field", "packages/barn")
-    uv(farm, "lock", "-q", "--offline", "--no-build-isolation")
-    assert run(farm, "store.py", place="packages/barn") == "5\n"
-    assert run(farm, "-m", "fray", "run", "--", "run-barn", place="packages/barn") == "2 0.5 barn\n"
+    acre = made(tmp_path / "acre", WORKSPACE, "packages/field", "packages/barn")
+    uv(acre, "lock", "-q", "--offline", "--no-build-isolation")
+    assert run(acre, "store.py", place="packages/barn") == "5\n"
+    assert run(acre, "-m", "fray", "run", "--", "run-barn", place="packages/barn") == "2 0.5 barn\n"

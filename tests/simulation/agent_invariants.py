@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fray_coordinator.protocol.heartbeat import DEATH_INTERVALS, TRUST_INTERVALS
+from fray_layouts import codec
 from fray_layouts.object_keys import AgentKeys
+from fray_layouts.records import AgentRecord
+from tests.simulation.clocks import EPOCH
 from tests.simulation.invariants import (
     DRIFT,
     Broken,
@@ -64,12 +67,12 @@ def trust_is_dated_from_before_the_send(w: Watching, c: Change) -> None:
     """
     if c.before is None or c.after is None or c.after.beat == c.before.beat:
         return
-    if w.world.storage.was_written_elsewhere(AgentKeys.key(c.name)):
-        return
     landed, interval = w.landed[c.name]
-    until = min(
-        landed + TRUST_INTERVALS * interval / DRIFT, w.world.loop.now + TRUST_INTERVALS * c.after.interval / DRIFT
-    )
+    before = landed + TRUST_INTERVALS * interval / DRIFT
+    if (elsewhere := w.world.storage.written_elsewhere(AgentKeys.key(c.name))) is not None:
+        promised = codec.decode(elsewhere.data, AgentRecord).record.interval
+        before = max(before, elsewhere.updated - EPOCH + TRUST_INTERVALS * promised / DRIFT)
+    until = min(before, w.world.loop.now + TRUST_INTERVALS * c.after.interval / DRIFT)
     trusted = w.world.trusted_until(c.name)
     if trusted is not None and trusted > until:
         message = f"{c.name} trusts itself until {trusted:.3f}, and its beats allow {until:.3f}"

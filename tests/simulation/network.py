@@ -104,6 +104,11 @@ class Storage:
         """Whether it was written in another root that is gone: to confirm the root afterwards does not show that."""
         return self._written_elsewhere.get(key, self.strange) is not self.strange
 
+    def written_elsewhere(self, key: str) -> Object | None:
+        """The object as it is, or was last, in the other root in which it was last written."""
+        there = self._written_elsewhere.get(key)
+        return None if there is None else there.objects.get(key)
+
     def was_written_elsewhere(self, key: str) -> bool:
         """Whether it was ever written in another root, where some may have read it before they confirmed the root."""
         return key in self._written_elsewhere

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from fray.cluster import pulling
-from fray.cluster.job_files import JobFile, file_pieces
+from fray.cluster.job_files import Entry, JobFile, file_pieces, find_file, list_entries
 from fray.cluster.pulling import pull_outputs, read_manifest, slices_of
 from fray.errors import NoOutputs
 from fray_agents.tasks import output_files
@@ -20,6 +20,7 @@ from fray_agents.tasks.task_handle import TaskHandle
 from fray_agents.tasks.upload import upload_outputs
 from fray_coordinator.core import Core, open_core
 from fray_coordinator.store.interface import ANY
+from fray_layouts.object_keys import JobKeys
 from fray_layouts.path_patterns import PathMatch
 from fray_layouts.records import JobRecord, OutputManifest
 from fray_layouts.spec_parsing import parse_spec
@@ -273,6 +274,23 @@ def read(found: FoundOutputs, path: str) -> bytes:
     file = next(file for file in found.files if file.path == path)
     with file.open() as opened:
         return opened.read()
+
+
+@pytest.mark.parametrize("name", ["logs", "logs/day"])
+def test_an_output_named_logs_takes_the_place_of_the_log(tmp_path: Path, name: str) -> None:
+    async def scenario(core: Core, job: JobRecord) -> None:
+        await core.records.write(JobKeys.key(job.id), JobRecord, job, None)
+        is_folder = name != "logs"
+        assert await list_entries(core, job.id) == [Entry(f"{job.id}/logs", 0 if is_folder else 4, is_folder)]
+        if is_folder:
+            with pytest.raises(NoOutputs, match="is a folder"):
+                await find_file(core, f"{job.id}/logs")
+        file = await find_file(core, f"{job.id}/{name}")
+        assert b"".join([piece async for piece in file_pieces(core, file)]) == b"mine"
+
+    with mock.patch.dict(FILES, {name: b"mine"}, clear=True):
+        fill(tmp_path / "work")
+        with_outputs(tmp_path, ["logs/**", "logs"], scenario)
 
 
 def with_outputs(

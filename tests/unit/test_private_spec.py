@@ -113,12 +113,14 @@ def test_a_gang_keeps_its_replicas_and_takes_no_core() -> None:
 
 
 def test_packages_that_are_not_installed_are_named_once(caplog: pytest.LogCaptureFixture) -> None:
-    environment = EnvironmentConfig(extras=["tpu"], pip_packages=["x>=1"], env_vars={"A": "1"}, workspace=".")
+    environment = EnvironmentConfig(
+        extras=["tpu"], groups=["dev"], pip_packages=["x>=1"], env_vars={"A": "1"}, workspace="."
+    )
     with caplog.at_level(logging.WARNING, "fray"):
         specs = [private_spec_of(a_request(environment=environment), "real") for _ in range(2)]
     assert [spec.environment for spec in specs] == [EnvironmentSpec(env_vars={"A": "1"})] * 2
     (said,) = caplog.messages
-    assert said.startswith("not installed: tpu, x>=1")
+    assert said.startswith("not installed: tpu, dev, x>=1")
 
 
 def test_fields_of_a_later_release_are_dropped_only_by_a_simulation() -> None:

@@ -39,6 +39,9 @@ def test_it_is_found_by_the_standard_library_and_its_scripts_run(tmp_path: Path)
     programs.mkdir()
     (programs / "python").symlink_to(sys.executable)
     project.install(tmp_path, programs)
+    (tmp_path / "crop_tools-1.2.dist-info/INSTALLER").write_text("uv")
+    project.install(tmp_path, programs)
+    assert (tmp_path / "crop_tools-1.2.dist-info/INSTALLER").read_text() == "uv", "one of the packages has brought it"
     [installed] = distributions(path=[str(tmp_path)])
     assert (installed.name, installed.version, installed.requires) == ("Crop-Tools", "1.2", ["numpy>=2"])
     assert {(entry.group, entry.name, entry.value) for entry in installed.entry_points} == {

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fray_agents.environments.cache import EnvironmentFailed
-from fray_agents.environments.project_metadata import InstalledProject, installed_project
+from fray_agents.environments.project_metadata import InstalledProject, installed_project, toml_table
 from fray_layouts.spec import EnvironmentSpec
 
 MAX_STATED_BYTES = 32 * 1024**2
@@ -135,19 +135,21 @@ def _of_lock(environment: EnvironmentSpec, folder: Path, project: dict[str, Any]
 
 def _member_folders(lock: dict[str, Any]) -> list[str]:
     """The folders of the members of a uv workspace, without its top."""
-    names = _texts(_table(lock, "manifest"), "members")
+    names = _texts(toml_table(lock, "manifest"), "members")
     sources = (_local_source(package) for package in _tables(lock, "package") if package.get("name") in names)
     return [source for source in sources if source]
 
 
 def _of_project(environment: EnvironmentSpec, folder: Path, project: dict[str, Any]) -> Packages:
     compiled = is_compiled(folder, project)
-    settings = _table(_table(project, "tool"), "uv")
+    settings = toml_table(toml_table(project, "tool"), "uv")
     needs_folder = (
         compiled
-        or "dependencies" in _texts(_table(project, "project"), "dynamic")
+        or "dependencies" in _texts(toml_table(project, "project"), "dynamic")
         or "find-links" in settings
-        or any("path" in str(source) or "workspace" in str(source) for source in _table(settings, "sources").values())
+        or any(
+            "path" in str(source) or "workspace" in str(source) for source in toml_table(settings, "sources").values()
+        )
         or _any_local(environment.pip_packages)
     )
     extras = f"[{','.join(environment.extras)}]" if environment.extras else ""
@@ -193,9 +195,13 @@ def _any_local(lines: Iterable[str]) -> bool:
 
 def is_compiled(folder: Path, project: dict[str, Any]) -> bool:
     """Whether the project has parts that must be compiled before it can run."""
-    required = (_REQUIREMENT_NAME.match(text.strip()) for text in _texts(_table(project, "build-system"), "requires"))
+    required = (
+        _REQUIREMENT_NAME.match(text.strip()) for text in _texts(toml_table(project, "build-system"), "requires")
+    )
     names = (re.sub(r"[-_.]+", "-", found[0]).lower() for found in required if found)
-    if any(map(_COMPILING.fullmatch, names)) or _table(_table(project, "tool"), "setuptools").get("ext-modules"):
+    if any(map(_COMPILING.fullmatch, names)) or toml_table(toml_table(project, "tool"), "setuptools").get(
+        "ext-modules"
+    ):
         return True
     return (folder / "setup.py").is_file() and bool(_EXTENSIONS.search(_read_text(folder, "setup.py")))
 
@@ -206,13 +212,13 @@ def lock_mismatch(project: dict[str, Any], lock: dict[str, Any]) -> list[str]:
     from packaging.specifiers import InvalidSpecifier, SpecifierSet
     from packaging.utils import canonicalize_name
 
-    table = _table(project, "project")
+    table = toml_table(project, "project")
     own = canonicalize_name(str(table.get("name", "")))
     known: dict[str, set[SpecifierSet | None]] = {}  # None: not from an index, so any version matches
     for package in _tables(lock, "package"):
         if canonicalize_name(str(package.get("name", ""))) != own:
             continue
-        for requirement in _tables(_table(package, "metadata"), "requires-dist"):
+        for requirement in _tables(toml_table(package, "metadata"), "requires-dist"):
             specifiers = known.setdefault(canonicalize_name(str(requirement.get("name", ""))), set())
             try:
                 specifiers.add(SpecifierSet(str(requirement.get("specifier", ""))))
@@ -220,7 +226,7 @@ def lock_mismatch(project: dict[str, Any], lock: dict[str, Any]) -> list[str]:
                 continue
             if not requirement.keys() <= _INDEX_FIELDS:
                 specifiers.add(None)
-    extras = _table(table, "optional-dependencies")
+    extras = toml_table(table, "optional-dependencies")
     stated = [*_texts(table, "dependencies"), *(text for extra in extras for text in _texts(extras, extra))]
     unknown = []
     for text in stated:
@@ -237,19 +243,19 @@ def lock_mismatch(project: dict[str, Any], lock: dict[str, Any]) -> list[str]:
 
 def _local_source(package: dict[str, Any]) -> str:
     """The folder or file that a package comes from; "" if that is the top folder, or an index or an address."""
-    source = _table(package, "source")
+    source = toml_table(package, "source")
     named = (source.get(kind, ".") for kind in ("editable", "virtual", "directory", "path"))
     return next((str(path) for path in named if path != "."), "")
 
 
 def _stated_in(project: dict[str, Any]) -> dict[str, object]:
     """The part of a pyproject.toml that decides its packages; a new version or description does not change it."""
-    table = _table(project, "project")
+    table = toml_table(project, "project")
     return {
         "project": {name: table[name] for name in _BUILD_FIELDS if name in table},
         "build-system": project.get("build-system"),
         "groups": project.get("dependency-groups"),
-        "uv": _table(project, "tool").get("uv"),
+        "uv": toml_table(project, "tool").get("uv"),
     }
 
 
@@ -277,12 +283,6 @@ def _read_toml(folder: Path, name: str) -> dict[str, Any]:
         return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise EnvironmentFailed(f"{name} of the workspace is not TOML: {error}") from None
-
-
-def _table(parent: dict[str, Any], name: str) -> dict[str, Any]:
-    """The table with that name; an empty one if there is none."""
-    value = parent.get(name)
-    return value if isinstance(value, dict) else {}
 
 
 def _tables(parent: dict[str, Any], name: str) -> list[dict[str, Any]]:

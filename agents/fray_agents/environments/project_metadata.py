@@ -56,8 +56,13 @@ class InstalledProject:
     scripts: Mapping[str, str]
 
     def install(self, site: Path, programs: Path) -> None:
-        """Write the files into an environment's folders of packages and programs; existing programs stay."""
+        """Write the files into an environment's folders of packages and programs.
+
+        Existing programs stay, and so does the same version if one of the packages has brought it.
+        """
         folder = site / f"{re.sub('[-_.]+', '_', self.name).lower()}-{self.version}.dist-info"
+        if folder.exists():
+            return
         folder.mkdir()
         (folder / "METADATA").write_text(self.metadata, encoding="utf-8")
         (folder / "INSTALLER").write_text("fray\n", encoding="utf-8")
@@ -75,18 +80,18 @@ def installed_project(folder: Path, pyproject: Mapping[str, Any]) -> InstalledPr
     Raises:
         EnvironmentFailed: its name or one of its entry points is not valid.
     """
-    table = _table(pyproject, "project")
+    table = toml_table(pyproject, "project")
     name = table.get("name")
-    is_package = _table(_table(pyproject, "tool"), "uv").get("package", "build-system" in pyproject)
+    is_package = toml_table(toml_table(pyproject, "tool"), "uv").get("package", "build-system" in pyproject)
     if is_package is not True or not isinstance(name, str):
         return None
     if not _NAME.fullmatch(name):
         raise EnvironmentFailed(f"the project's name in pyproject.toml is not valid: {name[:100]!r}")
     version = _version(folder, pyproject, name)
-    scripts, windows = _table(table, "scripts"), _table(table, "gui-scripts")
+    scripts, windows = toml_table(table, "scripts"), toml_table(table, "gui-scripts")
     groups = {"console_scripts": scripts, "gui_scripts": windows}
-    others = _table(table, "entry-points")
-    groups |= {group: _table(others, group) for group in others}
+    others = toml_table(table, "entry-points")
+    groups |= {group: toml_table(others, group) for group in others}
     headers = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
     wanted = [("Requires-Python", table.get("requires-python"))]
     wanted += [("Requires-Dist", requirement) for requirement in _dependencies(table)]
@@ -118,11 +123,11 @@ def _script(name: str, function: object) -> str:
 
 def _version(folder: Path, pyproject: Mapping[str, Any], name: str) -> str:
     """The version that pyproject.toml states, else the one that the project's code states."""
-    stated = _table(pyproject, "project").get("version")
+    stated = toml_table(pyproject, "project").get("version")
     if isinstance(stated, str) and re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.+!_-]*", stated):
         return stated
     package = re.sub("[-.]+", "_", name)
-    said = _table(_table(_table(pyproject, "tool"), "hatch"), "version").get("path")
+    said = toml_table(toml_table(toml_table(pyproject, "tool"), "hatch"), "version").get("path")
     places = [said] if isinstance(said, str) else [f"src/{package}/__init__.py", f"{package}/__init__.py"]
     for place in places:
         file = (folder / place).resolve()
@@ -135,6 +140,7 @@ def _version(folder: Path, pyproject: Mapping[str, Any], name: str) -> str:
     return _UNKNOWN_VERSION
 
 
-def _table(parent: Mapping[str, Any], name: str) -> dict[str, Any]:
+def toml_table(parent: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The table with that name; an empty one if there is none."""
     value = parent.get(name)
     return value if isinstance(value, dict) else {}

@@ -157,8 +157,11 @@ _FIRST_LINE_BYTES = 256
 
 def _interpreter_trouble(path: str, program: str) -> str:
     """Why a program that exists has no interpreter here, with the remedy."""
-    with open(path, "rb") as file:
-        begin, line_end, _ = file.read(_FIRST_LINE_BYTES).partition(b"\n")
+    try:
+        with open(path, "rb") as file:
+            begin, line_end, _ = file.read(_FIRST_LINE_BYTES).partition(b"\n")
+    except OSError:  # it may be executed and not read
+        begin = line_end = b""
     if begin.startswith(b"#!") and line_end and begin.endswith(b"\r"):
         return (
             "has the line endings of Windows (CR LF), and there is no interpreter whose name ends in CR; convert it: "

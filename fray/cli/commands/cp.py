@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -58,7 +59,7 @@ def _check_links(top: str, place: str) -> None:
     """Raise InvalidInput if a link below a local target leads out of it: the names come from the storage."""
     from fray_layouts.errors import InvalidInput
 
-    if "://" not in top and not os.path.realpath(place).startswith(os.path.realpath(top)):
+    if "://" not in top and not Path(os.path.realpath(place)).is_relative_to(os.path.realpath(top)):
         raise InvalidInput("target", place, "a link in it leads to another folder; remove it, or choose another target")
 
 
