@@ -345,6 +345,14 @@ def test_resources_that_are_invalid_anywhere_are_refused_here_too(
         cluster.launch(call(print, resources=resources))
 
 
+def test_jobs_that_a_wait_has_seen_end_are_known_no_longer(cluster: LocalCluster) -> None:
+    """So that a program that launches jobs for weeks remembers those that run."""
+    job = cluster.launch(command("true"))
+    assert job in cluster._launched_jobs._ids
+    cluster.wait(job)
+    assert job not in cluster._launched_jobs._ids
+
+
 def test_wait_has_a_second_name_for_its_first_parameter(cluster: LocalCluster) -> None:
     job = cluster.launch(command("true"))
     assert cluster.wait(job_ids=job).status is JobStatus.SUCCEEDED

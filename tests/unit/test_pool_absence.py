@@ -13,6 +13,10 @@ from fray.cluster.log_printer import printer
 from fray.cluster.storage import StorageCluster
 from fray.pool import diagnosis
 from fray.pool.diagnosis import AbsenceWatch
+from fray_layouts.object_keys import AgentKeys, JobKeys
+from fray_layouts.records import AgentRecord, JobLease, JobRecord, Resources
+from fray_layouts.spec_parsing import parse_spec
+from tests.support.virtual import Cluster
 
 
 class Explained:
@@ -78,3 +82,18 @@ def test_a_new_reason_is_logged_at_once_and_the_same_one_ever_more_rarely(
     assert caplog.messages == [f"{begin}: no room", f"{begin}: no agent"]
     pool.observe_until(600)
     assert caplog.messages == [f"{begin}: no room", *[f"{begin}: no agent"] * 4]
+
+
+async def test_a_worker_that_was_claimed_since_the_last_heartbeat_has_the_room_that_another_one_lacks(
+    cluster: Cluster,
+) -> None:
+    core = await cluster.core()
+    room = Resources(cpu=1000, memory=2**33, disk=2**33)
+    live = AgentRecord(id="a", host="h", pool="default", interval=60.0, capacity=room, free=room)
+    await core.records.write(AgentKeys.key("a"), AgentRecord, live, None)
+    spec = parse_spec({"name": "w", "entrypoint": {"command": ["true"]}})
+    claimed = JobRecord(id="w-1", spec=spec, status="running", lease=JobLease(agent="a", host="h", since=core.now()))
+    for job in (claimed, JobRecord(id="w-2", spec=spec, status="pending", submitted_at=core.now())):
+        await core.records.write(JobKeys.key(job.id), JobRecord, job, None)
+    why = await diagnosis.explain_absence(core, ["w-1", "w-2"])
+    assert "1 job there; cpu: 1 core wanted, 0 free" in why
