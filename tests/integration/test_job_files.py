@@ -17,7 +17,7 @@ import fsspec
 import pandas
 import pytest
 
-from fray.cluster import Entrypoint, EnvironmentConfig, JobRequest, LocalCluster, StorageCluster
+from fray.cluster import Entrypoint, EnvironmentConfig, JobRequest, LocalCluster, StorageCluster, current
 from fray.filesystem import FrayFileSystem
 from tests.support import servers
 from tests.support.agents import agents
@@ -37,11 +37,12 @@ def done(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     """The root of a cluster, and the id of a job there that has succeeded and kept files."""
     place = tmp_path_factory.mktemp("cluster")
     with ExitStack() as stack:
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        patch.setattr(current, "_clusters", {})  # those that `fray://` opens; actors are looked for in all of them
         if request.param == "files":
             cluster: StorageCluster = stack.enter_context(LocalCluster())
         else:
             server = stack.enter_context((servers.gcs_emulator if request.param == "gcs" else servers.moto)())
-            patch = stack.enter_context(pytest.MonkeyPatch.context())
             for name, value in server.environment.items():
                 patch.setenv(name, value)
             cluster = StorageCluster(f"{server.root}/team/fray")
@@ -52,6 +53,8 @@ def done(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         job = cluster.launch(JobRequest("train", command, environment=here, outputs=["out/**"]))
         cluster.wait(job, raise_on_failure=True, timeout=PATIENCE)
         yield cluster.root, job
+        for opened in current._clusters.values():
+            opened.close()
 
 
 @pytest.fixture
